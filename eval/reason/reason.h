@@ -4,7 +4,7 @@
 #ifndef EVAL_REASON_H
 #define EVAL_REASON_H
 
-#include "eval/prompt.h"
+#include "eval/prompter.h"
 #include "eval/samples.h"
 
 enum { REASON_CHOICES = 4, REASON_METRICS = 2, REASON_STOPS = 8, REASON_DRAWN = 8 };
@@ -24,18 +24,26 @@ typedef struct {
 
 typedef struct {
     reason_task task;
-    reason_problem *s; /* by index */
-    size_t n, cap;
-    reason_problem *shot; /* worked questions, of MMLU or of reason_data_read_shots */
-    size_t n_shots, cap_shots;
-    json_t *files; /* [{"name", "sha256"}] */
+    sample_list *problems; /* of reason_problem, by index */
+    sample_list shots;     /* worked questions, of MMLU or of reason_data_read_shots */
 } reason_data;
+
+static inline const reason_problem *reason_at(const sample_list *l, size_t i)
+{
+    return samples_at(l, i);
+}
+
+/* True if a and b have the same level or subject, or none. */
+bool reason_same_group(const reason_problem *a, const reason_problem *b);
+/* Begins data whose problems go into a list of the caller's. */
+void reason_data_start(reason_data *out, reason_task task, sample_list *problems);
 
 /* Files are JSON lines, one JSON array or CSV (records.h). Of MMLU, files whose names end in "dev" before their suffix
  * and records whose "split" is "dev" hold the shots, and a folder stands for its *_dev.csv and *_test.csv, or those in
  * its folders dev and test. Choices of GPQA are the right one and the three others; of MMLU A to D, and the answer is a
- * letter. Errors: ST_FORMAT naming file, line and field; ST_USAGE; ST_IO. reason_data_free also after an error. */
-status reason_data_read(reason_data *out, reason_task task, const sample_source *s, err *e);
+ * letter. Errors: ST_FORMAT naming file, line and field; ST_USAGE; ST_IO. reason_data_free also after an error; it
+ * leaves the problems to the caller. */
+status reason_data_read(reason_data *out, const sample_source *s, err *e);
 /* The problems of a file as worked questions; option: for messages. */
 status reason_data_read_shots(reason_data *out, const char *option, const char *path, err *e);
 /* Adds the problems of one file's text. */
@@ -50,11 +58,11 @@ typedef enum { REASON_ORDER_NONE, REASON_ORDER_SHA256, REASON_ORDER_SIMPLE_EVALS
 typedef struct {
     json_t *source;
     const char *name;
-    const char *system;  /* NULL: none */
-    const char *user;    /* with {question}, {A} ... {D} */
-    prompt_text before;  /* shots in front of the user's text */
-    const json_t *turns; /* shots that are turns of a chat, [question, answer] of `turn`; NULL: none */
-    const char *turn;
+    const char *system; /* first of `said`; NULL: none */
+    const char *user;   /* with {question}, {A} ... {D} */
+    prompt_text before; /* shots in front of the user's text */
+    chat_message *said; /* [n_said] system and shots that are turns of a chat, with room for one more message */
+    size_t n_said;
     const char *shot;   /* of shots that are drawn anew for each problem, */
     int drawn;          /* so many of them; 0: none */
     int64_t seed;       /* of CPython's stream from which they are drawn */
@@ -75,20 +83,23 @@ typedef struct {
 status reason_protocol_open(reason_protocol *p, reason_task task, const char *name, const char *data_dir, err *e);
 void reason_protocol_close(reason_protocol *p);
 
-/* The user's text of a problem, with its shots in front; order: which choice stands at each letter. */
-status reason_fill(prompt_text *out, const reason_protocol *p, const reason_problem *x, const uint8_t *order, err *e);
+/* The user's text of a problem, with its shots in front. order: which choice stands at each letter, NULL: as they are;
+ * draw: the worked questions of d that stand in front, NULL: none. *out is freed also after an error. */
+status reason_fill(prompt_text *out, const reason_protocol *p, const reason_problem *x, const uint8_t *order,
+                   const reason_data *d, const uint32_t *draw, err *e);
 /* A whole prompt of MMLU with the first `shots` worked questions of its subject; *begins: the byte where the question
- * itself begins. */
+ * itself begins. *out is freed also after an error. */
 status reason_fill_mmlu(prompt_text *out, size_t *begins, const reason_protocol *p, const reason_data *d,
                         const reason_problem *x, size_t shots, err *e);
+/* Encodes the prompt with " A" to " D" behind it. What the four share goes into *head; each ends in one token more,
+ * of `only`. */
+status reason_encode_choices(token_list *head, int32_t only[REASON_CHOICES], const prompter *p, const prompt_text *text,
+                             err *e);
+/* Moves the question's tokens, from byte `begins` of the text on, from head to tail. */
+status reason_cut(prompt_tokens *out, const prompter *p, const prompt_text *text, size_t begins, err *e);
 /* Which worked questions stand in front of each problem: as many as the protocol draws, problem by problem from one
- * stream. draw: [d->n]. ST_USAGE: there are too few. */
+ * stream. draw: [problems]. ST_USAGE: there are too few. */
 status reason_draw(uint32_t (*draw)[REASON_DRAWN], const reason_protocol *p, const reason_data *d, err *e);
-/* Puts them in front of the text. */
-status reason_put_drawn(prompt_text *text, const reason_protocol *p, const reason_data *d,
-                        const uint32_t draw[REASON_DRAWN], err *e);
-/* The user's text of shot i of `turns`. */
-status reason_fill_turn(prompt_text *out, const reason_protocol *p, size_t i, err *e);
 
 /* Which choice of GPQA stands at each letter, 0 the right one. SHA256: a shuffle by the record's id. SIMPLE_EVALS: the
  * number `at` of the permutations that one stream gives. ST_FORMAT for a record without an id. */

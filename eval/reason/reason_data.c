@@ -42,12 +42,6 @@ static status read_optional(utf8_text *out, json_t *record, const char *field, c
     return json_object_get(record, field) ? read_label(out, record, field, where, e) : ST_OK;
 }
 
-static status read_gsm8k(reason_problem *p, const char *where, err *e)
-{
-    TRY(sample_text(&p->question, p->at.root, "question", where, e));
-    return read_label(&p->answer, p->at.root, "answer", where, e);
-}
-
 /* "level 5" of a number or of "Level 5". */
 static status read_level(reason_problem *p, const char *where, err *e)
 {
@@ -64,64 +58,61 @@ static status read_level(reason_problem *p, const char *where, err *e)
     return sample_text(&p->group, p->at.root, "level", where, e);
 }
 
-static status read_math(reason_problem *p, const char *where, err *e)
+static status check_number(reason_problem *p, const char *where, err *e)
 {
-    TRY(sample_text(&p->question, p->at.root, "problem", where, e));
-    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
-    TRY(read_optional(&p->id, p->at.root, "unique_id", where, e));
-    return read_level(p, where, e);
+    if (p->answer.n > 0 && p->answer.n <= 8 && strspn(p->answer.s, "0123456789") == p->answer.n) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: 'answer' is '%.20s', expected a whole number", where, p->answer.s);
 }
 
-static status read_aime(reason_problem *p, const char *where, err *e)
-{
-    const char *field = json_object_get(p->at.root, "problem") ? "problem" : "question";
-    TRY(sample_text(&p->question, p->at.root, field, where, e));
-    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
-    if (p->answer.n == 0 || p->answer.n > 8 || strspn(p->answer.s, "0123456789") != p->answer.n)
-        return err_set(e, ST_FORMAT, "%s: 'answer' is '%.20s', expected a whole number", where, p->answer.s);
-    return read_optional(&p->id, p->at.root, "id", where, e);
-}
-
-static status read_gpqa(reason_problem *p, const char *where, err *e)
+static status read_choices(reason_problem *p, const char *where, err *e)
 {
     static const char *const fields[] = {"Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
                                          "Incorrect Answer 3"};
-    TRY(sample_text(&p->question, p->at.root, "Question", where, e));
     for (int i = 0; i < REASON_CHOICES; i++) {
         TRY(read_label(&p->choice[i], p->at.root, fields[i], where, e));
         trim_python(&p->choice[i].s, &p->choice[i].n);
     }
-    return read_optional(&p->id, p->at.root, "Record ID", where, e);
+    return ST_OK;
 }
 
-/* A to D, or 0 to 3. */
-static status read_letter(reason_problem *p, const char *where, err *e)
+/* Choices, a subject, and an answer that is A to D, or 0 to 3. */
+static status read_mmlu(reason_problem *p, const char *where, err *e)
 {
-    static const char letters[] = "A\0B\0C\0D";
-    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
+    static const char *const fields[] = {"A", "B", "C", "D"};
+    json_t *list = json_object_get(p->at.root, "choices");
+    if (list && json_array_size(list) != REASON_CHOICES)
+        return err_set(e, ST_FORMAT, "%s: 'choices': expected a list of four texts", where);
+    for (size_t i = 0; i < REASON_CHOICES; i++) {
+        if (list && json_object_set(p->at.root, fields[i], json_array_get(list, i)) != 0)
+            return err_set(e, ST_NOMEM, "out of memory");
+        TRY(read_label(&p->choice[i], p->at.root, fields[i], where, e));
+    }
+    TRY(sample_text(&p->group, p->at.root, "subject", where, e));
     trim_python(&p->answer.s, &p->answer.n);
     char c = p->answer.n == 1 ? p->answer.s[0] : 0;
     int at = c >= 'A' && c <= 'D' ? c - 'A' : c >= '0' && c <= '3' ? c - '0' : -1;
     if (at < 0)
         return err_set(e, ST_FORMAT, "%s: 'answer' is '%.20s', expected A, B, C or D, or 0 to 3", where, p->answer.s);
-    p->answer = (utf8_text){letters + 2 * at, 1};
+    p->answer = (utf8_text){fields[at], 1};
     return ST_OK;
 }
 
-static status read_mmlu(reason_problem *p, const char *where, err *e)
+static status read_problem(reason_problem *p, reason_task task, const char *where, err *e)
 {
-    static const char *const fields[] = {"A", "B", "C", "D"};
-    json_t *list = json_object_get(p->at.root, "choices");
-    TRY(sample_text(&p->question, p->at.root, "question", where, e));
-    if (list && json_array_size(list) != REASON_CHOICES)
-        return err_set(e, ST_FORMAT, "%s: 'choices': expected a list of four texts", where);
-    for (size_t i = 0; i < REASON_CHOICES; i++) {
-        json_t *j = list ? json_incref(json_array_get(list, i)) : NULL;
-        if (j && json_object_set_new(p->at.root, fields[i], j) != 0) return err_set(e, ST_NOMEM, "out of memory");
-        TRY(read_label(&p->choice[i], p->at.root, fields[i], where, e));
-    }
-    TRY(sample_text(&p->group, p->at.root, "subject", where, e));
-    return read_letter(p, where, e);
+    static const struct {
+        const char *question, *answer, *id; /* NULL: none */
+        status (*rest)(reason_problem *, const char *, err *);
+    } fields[REASON_TASKS] = {{"question", "answer", NULL, NULL},
+                              {"problem", "answer", "unique_id", read_level},
+                              {"problem", "answer", "id", check_number},
+                              {"Question", NULL, "Record ID", read_choices},
+                              {"question", "answer", NULL, read_mmlu}};
+    const char *question = fields[task].question, *answer = fields[task].answer, *id = fields[task].id;
+    if (task == REASON_AIME && !json_object_get(p->at.root, question)) question = "question";
+    TRY(sample_text(&p->question, p->at.root, question, where, e));
+    if (answer) TRY(read_label(&p->answer, p->at.root, answer, where, e));
+    if (id) TRY(read_optional(&p->id, p->at.root, id, where, e));
+    return fields[task].rest ? fields[task].rest(p, where, e) : ST_OK;
 }
 
 /* ---- files ---- */
@@ -132,41 +123,19 @@ typedef struct {
     char subject[80]; /* of a CSV file of MMLU, whose name tells it; "": records do */
 } file;
 
-static status grow(reason_problem **s, size_t n, size_t *cap, err *e)
-{
-    if (n < *cap) return ST_OK;
-    size_t more = *cap ? 2 * *cap : 64;
-    TRY(MEM_GROW(s, more, e));
-    *cap = more;
-    return ST_OK;
-}
-
-static status keep(file *f, const reason_problem *p, err *e)
-{
-    reason_data *d = f->out;
-    const char *split = json_string_value(json_object_get(p->at.root, "split"));
-    if (f->shots || (d->task == REASON_MMLU && split && strcmp(split, "dev") == 0)) {
-        TRY(grow(&d->shot, d->n_shots, &d->cap_shots, e));
-        d->shot[d->n_shots++] = *p;
-    } else {
-        TRY(grow(&d->s, d->n, &d->cap, e));
-        d->s[d->n++] = *p;
-    }
-    return ST_OK;
-}
-
 static status push(void *own, json_t *record, const char *where, err *e)
 {
-    static status (*const read[REASON_TASKS])(reason_problem *, const char *,
-                                              err *) = {read_gsm8k, read_math, read_aime, read_gpqa, read_mmlu};
-    file *f = own;
-    reason_problem p = {.at = {0, (int64_t)f->out->n, record}};
+    const file *f = own;
+    reason_data *d = f->out;
+    reason_problem p = {.at = {0, (int64_t)d->problems->n, record}};
+    const char *split = json_string_value(json_object_get(record, "split"));
     status st = ST_OK;
     if (f->subject[0] && json_object_set_new(record, "subject", json_string(f->subject)) != 0)
         st = err_set(e, ST_FORMAT, "%s: the file's name is not UTF-8", where);
-    if (st == ST_OK) st = read[f->out->task](&p, where, e);
-    if (st == ST_OK) st = keep(f, &p, e);
-    if (st != ST_OK) json_decref(record);
+    if (st == ST_OK) st = read_problem(&p, d->task, where, e);
+    bool shot = f->shots || (d->task == REASON_MMLU && split && strcmp(split, "dev") == 0);
+    if (st == ST_OK) return samples_push(shot ? &d->shots : d->problems, &p, e);
+    json_decref(record);
     return st;
 }
 
@@ -186,18 +155,18 @@ status reason_data_add(reason_data *out, const char *name, const char *text, siz
     static const char *const mmlu[] = {"question", "A", "B", "C", "D", "answer", NULL};
     file f = {.out = out};
     bool is_mmlu = out->task == REASON_MMLU;
-    size_t before = out->n + out->n_shots;
+    size_t before = out->problems->n + out->shots.n;
     if (is_mmlu) read_name(&f, name);
     record_reader r = {.take = push, .own = &f, .columns = is_mmlu ? mmlu : NULL};
     TRY(records_read(&r, name, text, n, e));
-    return out->n + out->n_shots > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no problems", path_tail(name));
+    return out->problems->n + out->shots.n > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no problems", path_tail(name));
 }
 
 static status read_file(reason_data *out, const char *path, err *e)
 {
     char *text;
     size_t n;
-    TRY(samples_file(&text, &n, path, out->files, e));
+    TRY(samples_file(&text, &n, path, out->problems->files, e));
     status st = reason_data_add(out, path, text, n, e);
     mem_free(text);
     return st;
@@ -236,7 +205,7 @@ static status read_folder(reason_data *out, const char *dir, err *e)
 static status read_folders(reason_data *out, const char *dir, err *e)
 {
     static const char *const within[] = {"dev", "test"};
-    size_t before = out->n;
+    size_t before = out->problems->n;
     status st = read_folder(out, dir, e);
     for (size_t i = 0; i < 2 && st == ST_OK; i++) {
         char *path = path_join(dir, within[i]);
@@ -244,7 +213,7 @@ static status read_folders(reason_data *out, const char *dir, err *e)
         if (dir_exists(path)) st = read_folder(out, path, e);
         mem_free(path);
     }
-    if (st != ST_OK || out->n > before) return st;
+    if (st != ST_OK || out->problems->n > before) return st;
     return err_set(e, ST_IO, "--data %s: no *_test.csv", path_tail(dir));
 }
 
@@ -255,53 +224,43 @@ static status read_source(reason_data *out, const char *path, err *e)
     return err_set(e, ST_USAGE, "--data %s: a folder, expected a file", path_tail(path));
 }
 
-/* ---- which problems ---- */
+/* ---- all ---- */
 
-static status choose(reason_data *d, const sample_source *from, err *e)
+void reason_data_start(reason_data *out, reason_task task, sample_list *problems)
 {
-    sample_list l = {.size = sizeof *d->s, .s = (char *)d->s, .n = d->n, .cap = d->cap};
-    status st = samples_keep(&l, from, e);
-    d->s = (void *)l.s;
-    d->n = l.n;
-    d->cap = l.cap;
-    return st;
+    *out = (reason_data){.task = task, .problems = problems, .shots = {.size = sizeof(reason_problem)}};
+    problems->size = sizeof(reason_problem);
 }
 
-status reason_data_read(reason_data *out, reason_task task, const sample_source *s, err *e)
+status reason_data_read(reason_data *out, const sample_source *s, err *e)
 {
     char **word = NULL, *store = NULL;
     size_t n;
-    *out = (reason_data){.task = task, .files = json_array()};
-    if (!out->files) return err_set(e, ST_NOMEM, "out of memory");
+    if (!(out->problems->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     status st = cli_split(&word, &n, &store, s->data, e);
     for (size_t i = 0; i < n && st == ST_OK; i++) st = read_source(out, word[i], e);
     mem_free(word);
     mem_free(store);
-    if (st == ST_OK && out->n == 0) st = err_set(e, ST_FORMAT, "--data: there are shots, but no problems");
-    return st == ST_OK ? choose(out, s, e) : st;
+    if (st == ST_OK && out->problems->n == 0) st = err_set(e, ST_FORMAT, "--data: there are shots, but no problems");
+    return st == ST_OK ? samples_keep(out->problems, s, e) : st;
 }
 
 status reason_data_read_shots(reason_data *out, const char *option, const char *path, err *e)
 {
-    reason_data shots = {.task = out->task, .files = json_array()};
+    sample_list read = {.files = json_array()};
+    reason_data shots;
     err inner = {0};
-    status st = shots.files ? read_file(&shots, path, &inner) : err_set(&inner, ST_NOMEM, "out of memory");
-    if (st == ST_OK && json_array_extend(out->files, shots.files) != 0) st = err_set(&inner, ST_NOMEM, "out of memory");
+    reason_data_start(&shots, out->task, &read);
+    status st = read.files ? read_file(&shots, path, &inner) : err_set(&inner, ST_NOMEM, "out of memory");
+    if (st == ST_OK && json_array_extend(out->problems->files, read.files) != 0)
+        st = err_set(&inner, ST_NOMEM, "out of memory");
     if (st != ST_OK) err_set(e, st, "%s: %.200s", option, inner.msg);
-    json_decref(shots.files);
-    for (size_t i = 0; i < out->n_shots; i++) json_decref(out->shot[i].at.root);
-    mem_free(out->shot);
-    out->shot = shots.s;
-    out->n_shots = shots.n;
+    samples_free(&out->shots);
+    out->shots = read;
     return st;
 }
 
 void reason_data_free(reason_data *d)
 {
-    for (size_t i = 0; i < d->n; i++) json_decref(d->s[i].at.root);
-    for (size_t i = 0; i < d->n_shots; i++) json_decref(d->shot[i].at.root);
-    mem_free(d->s);
-    mem_free(d->shot);
-    json_decref(d->files);
-    *d = (reason_data){0};
+    samples_free(&d->shots);
 }

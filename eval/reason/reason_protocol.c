@@ -7,15 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/prompt_file.h"
 #include "eval/python_random.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
 #include "kernels/base/sha256.h"
 #include "tokenizer/chars.h"
-
-enum { MAX_FILE_BYTES = 1 << 20, MAX_DEPTH = 16 };
 
 static utf8_text text_of(const json_t *j)
 {
@@ -41,51 +38,62 @@ static status unknown(const json_t *all, reason_task task, const char *name, err
                    nearest_hint(&near));
 }
 
-/* Members that are one of a few words; -1: another one. */
-static int word_of(const json_t *j, const char *const *words, int n)
+static status wrong(const reason_protocol *p, const char *what, err *e)
 {
-    for (int i = 0; i < n; i++)
-        if (strcmp(json_string_value(j), words[i]) == 0) return i;
-    return -1;
+    return err_set(e, ST_FORMAT, "protocols.json: '%.40s': %.100s", p->name, what);
 }
 
 static status read_words(reason_protocol *p, const json_t *row, err *e)
 {
     static const char *const orders[] = {"none", "sha256", "simple_evals"};
-    const json_t *order = json_object_get(row, "order"), *wrap = json_object_get(row, "wrap");
     const json_t *stop = json_object_get(row, "stop"), *by = json_object_get(row, "metrics");
-    int found = json_is_string(order) ? word_of(order, orders, 3) : 0;
-    if (found < 0) return err_set(e, ST_FORMAT, "protocols.json: '%.40s': order", p->name);
-    p->order = (reason_order)found;
-    if (json_is_string(wrap)) TRY(prompt_wrap_parse(&p->wrap, json_string_value(wrap), e));
+    const char *order = json_string_value(json_object_get(row, "order")),
+               *wrap = json_string_value(json_object_get(row, "wrap"));
+    while (order && p->order <= REASON_ORDER_SIMPLE_EVALS && strcmp(order, orders[p->order]) != 0) p->order++;
+    if (p->order > REASON_ORDER_SIMPLE_EVALS) return wrong(p, "order", e);
+    if (wrap) TRY(prompt_wrap_parse(&p->wrap, wrap, e));
     for (size_t i = 0; i < json_array_size(stop) && i < REASON_STOPS; i++)
-        if (!(p->stop[i] = json_string_value(json_array_get(stop, i))) || !p->stop[i][0])
-            return err_set(e, ST_FORMAT, "protocols.json: '%.40s': stop", p->name);
+        if (!(p->stop[i] = json_string_value(json_array_get(stop, i))) || !p->stop[i][0]) return wrong(p, "stop", e);
     for (size_t i = 0; i < json_array_size(by) && i < REASON_METRICS; i++) {
         const char *name = json_string_value(json_array_get(by, i));
         p->metric[i] = name ? metric_find(name) : NULL;
-        if (!p->metric[i] || !metric_finds_answers(p->metric[i]))
-            return err_set(e, ST_FORMAT, "protocols.json: '%.40s': metrics", p->name);
+        if (!p->metric[i] || !metric_finds_answers(p->metric[i])) return wrong(p, "metrics", e);
     }
     return ST_OK;
 }
 
-/* The worked questions that stand in front of each prompt. */
-static status join_shots(reason_protocol *p, const json_t *shots, const char *shot, err *e)
+/* Appends the template with question and answer of a shot. */
+static status add_shot(prompt_text *out, const char *shot, utf8_text asked, utf8_text answer, err *e)
 {
-    for (size_t i = 0; i < json_array_size(shots); i++) {
-        const json_t *pair = json_array_get(shots, i);
-        prompt_field f[] = {{"{question}", text_of(json_array_get(pair, 0))},
-                            {"{answer}", text_of(json_array_get(pair, 1))}};
-        prompt_text one;
-        TRY(prompt_fill(&one, shot, f, 2, e));
-        status st = mem_resize((void **)&p->before.s, p->before.n + one.n + 1, 1, "shots", e);
-        if (st == ST_OK) {
-            memcpy(p->before.s + p->before.n, one.s, one.n + 1);
-            p->before.n += one.n;
-        }
-        mem_free(one.s);
-        TRY(st);
+    const prompt_field f[] = {{"{question}", asked}, {"{answer}", answer}};
+    return prompt_append(out, shot, f, 2, e);
+}
+
+/* The worked questions that stand in front of each prompt. */
+static status join_shots(reason_protocol *p, const json_t *shots, err *e)
+{
+    size_t i;
+    const json_t *pair;
+    json_array_foreach(shots, i, pair)
+    {
+        TRY(add_shot(&p->before, p->shot, text_of(json_array_get(pair, 0)), text_of(json_array_get(pair, 1)), e));
+    }
+    return ST_OK;
+}
+
+/* What is said in a chat in front of the user's text. */
+static status list_messages(reason_protocol *p, const json_t *turns, const char *turn, err *e)
+{
+    size_t i;
+    const json_t *pair;
+    TRY(MEM_NEW(&p->said, 2 * json_array_size(turns) + 2, e));
+    if (p->system) p->said[p->n_said++] = (chat_message){"system", p->system};
+    json_array_foreach(turns, i, pair)
+    {
+        prompt_text asked = {0};
+        TRY(add_shot(&asked, turn, text_of(json_array_get(pair, 0)), (utf8_text){0}, e));
+        p->said[p->n_said++] = (chat_message){"user", asked.s};
+        p->said[p->n_said++] = (chat_message){"assistant", json_string_value(json_array_get(pair, 1))};
     }
     return ST_OK;
 }
@@ -96,35 +104,32 @@ static status read_protocol(reason_protocol *p, json_t *row, err *e)
     int thinks = 0, loses = 0, strips = 0;
     json_int_t seed = 0;
     json_t *shots = NULL, *turns = NULL;
+    const char *turn = NULL;
     p->samples = 1;
     p->top_p = 1;
     if (json_unpack_ex(row, &why, 0,
                        "{s?s, s:s, s?o, s?s, s?o, s?s, s?s, s?b, s:i, s?i, s?F, s?F, s?i, s?b, s?b, s?i, s?I}",
                        "system", &p->system, "user", &p->user, "shots", &shots, "shot", &p->shot, "turns", &turns,
-                       "turn", &p->turn, "header", &p->header, "strip", &strips, "max_new_tokens", &p->n_new, "samples",
+                       "turn", &turn, "header", &p->header, "strip", &strips, "max_new_tokens", &p->n_new, "samples",
                        &p->samples, "temperature", &p->temp, "top_p", &p->top_p, "top_k", &p->top_k, "thinking",
                        &thinks, "loses", &loses, "drawn", &p->drawn, "seed", &seed) != 0)
-        return err_set(e, ST_FORMAT, "protocols.json: '%.40s': %.100s", p->name, why.text);
+        return wrong(p, why.text, e);
     p->thinks = thinks;
     p->loses = loses;
     p->strips = strips;
-    p->turns = turns;
     p->seed = seed;
-    if (p->n_new < 1 || p->samples < 1 || ((shots || p->drawn) && !p->shot) || (turns && !p->turn) || p->drawn < 0 ||
+    if (p->n_new < 1 || p->samples < 1 || ((shots || p->drawn) && !p->shot) || (turns && !turn) || p->drawn < 0 ||
         p->drawn > REASON_DRAWN || seed < 0)
-        return err_set(e, ST_FORMAT, "protocols.json: '%.40s': max_new_tokens, samples, shot or turn", p->name);
+        return wrong(p, "max_new_tokens, samples, shot or turn", e);
     TRY(read_words(p, row, e));
-    return shots ? join_shots(p, shots, p->shot, e) : ST_OK;
+    TRY(list_messages(p, turns, turn, e));
+    return join_shots(p, shots, e);
 }
 
 status reason_protocol_open(reason_protocol *p, reason_task task, const char *name, const char *data_dir, err *e)
 {
     *p = (reason_protocol){0};
-    char *path = path_join(data_dir, "reason/protocols.json");
-    if (!path) return err_set(e, ST_NOMEM, "out of memory");
-    status st = json_read_object(&p->source, path, MAX_FILE_BYTES, MAX_DEPTH, e);
-    mem_free(path);
-    TRY(st);
+    TRY(prompt_table_read(&p->source, data_dir, "reason/protocols.json", e));
     json_t *all = json_object_get(p->source, reason_task_name(task));
     void *first = json_object_iter(all);
     if (!first) return err_set(e, ST_FORMAT, "protocols.json: '%s' is missing", reason_task_name(task));
@@ -137,6 +142,9 @@ status reason_protocol_open(reason_protocol *p, reason_task task, const char *na
 void reason_protocol_close(reason_protocol *p)
 {
     mem_free(p->before.s);
+    for (size_t i = 0; i < p->n_said; i++)
+        if (strcmp(p->said[i].role, "user") == 0) mem_free((char *)(uintptr_t)p->said[i].content);
+    mem_free(p->said);
     json_decref(p->source);
     *p = (reason_protocol){0};
 }
@@ -147,36 +155,18 @@ status reason_draw(uint32_t (*draw)[REASON_DRAWN], const reason_protocol *p, con
 {
     mersenne stream;
     uint32_t drawn[REASON_DRAWN];
-    if (d->n_shots < (size_t)p->drawn)
-        return err_set(e, ST_USAGE, "--train: %zu questions, --rules %s draws %d of them for each problem", d->n_shots,
+    const sample_list *l = d->problems;
+    if (d->shots.n < (size_t)p->drawn)
+        return err_set(e, ST_USAGE, "--train: %zu questions, --rules %s draws %d of them for each problem", d->shots.n,
                        p->name, p->drawn);
     mersenne_seed_python(&stream, (uint64_t)p->seed);
     /* Problems that are left out draw theirs, too. */
     int64_t at = 0;
-    for (size_t i = 0; i < d->n; at++) {
-        TRY(python_sample(&stream, drawn, d->n_shots, (size_t)p->drawn, e));
-        for (; i < d->n && d->s[i].at.index == at; i++) memcpy(draw[i], drawn, sizeof drawn);
+    for (size_t i = 0; i < l->n; at++) {
+        TRY(python_sample(&stream, drawn, d->shots.n, (size_t)p->drawn, e));
+        for (; i < l->n && reason_at(l, i)->at.index == at; i++) memcpy(draw[i], drawn, sizeof drawn);
     }
     return ST_OK;
-}
-
-status reason_put_drawn(prompt_text *text, const reason_protocol *p, const reason_data *d,
-                        const uint32_t draw[REASON_DRAWN], err *e)
-{
-    prompt_text all = {0};
-    status st = ST_OK;
-    for (int i = 0; i < p->drawn && st == ST_OK; i++) {
-        const reason_problem *x = &d->shot[draw[i]];
-        const prompt_field f[] = {{"{question}", x->question}, {"{answer}", x->answer}};
-        prompt_text one = {0};
-        st = prompt_fill(&one, p->shot, f, 2, e);
-        if (st == ST_OK) st = prompt_add(&all, one.s, one.n, e);
-        mem_free(one.s);
-    }
-    if (st == ST_OK) st = prompt_add(&all, text->s, text->n, e);
-    mem_free(st == ST_OK ? text->s : all.s);
-    if (st == ST_OK) *text = all;
-    return st;
 }
 
 /* ---- prompts ---- */
@@ -184,105 +174,121 @@ status reason_put_drawn(prompt_text *text, const reason_protocol *p, const reaso
 static const char *const letters[] = {"{A}", "{B}", "{C}", "{D}"};
 enum { N_FIELDS = 1 + REASON_CHOICES };
 
-static void fields_of(prompt_field f[N_FIELDS], const reason_protocol *p, const reason_problem *x, const uint8_t *order)
+/* Appends the user's text. */
+static status add_user(prompt_text *out, const reason_protocol *p, const reason_problem *x, const uint8_t *order,
+                       err *e)
 {
-    f[0] = (prompt_field){"{question}", x->question};
+    prompt_field f[N_FIELDS] = {{"{question}", x->question}};
     if (p->strips) trim_python(&f[0].value.s, &f[0].value.n);
     for (size_t i = 0; i < REASON_CHOICES; i++) f[1 + i] = (prompt_field){letters[i], x->choice[order ? order[i] : i]};
+    return prompt_append(out, p->user, f, N_FIELDS, e);
 }
 
-/* Puts n bytes in front. */
-static status put_before(prompt_text *t, const char *s, size_t n, err *e)
+status reason_fill(prompt_text *out, const reason_protocol *p, const reason_problem *x, const uint8_t *order,
+                   const reason_data *d, const uint32_t *draw, err *e)
 {
-    if (n == 0) return ST_OK;
-    TRY(mem_resize((void **)&t->s, n + t->n + 1, 1, "prompt", e));
-    memmove(t->s + n, t->s, t->n + 1);
-    memcpy(t->s, s, n);
-    t->n += n;
-    return ST_OK;
-}
-
-status reason_fill(prompt_text *out, const reason_protocol *p, const reason_problem *x, const uint8_t *order, err *e)
-{
-    prompt_field f[N_FIELDS];
-    fields_of(f, p, x, order);
-    TRY(prompt_fill(out, p->user, f, N_FIELDS, e));
-    status st = put_before(out, p->before.s, p->before.n, e);
-    if (st != ST_OK) mem_free(out->s);
-    return st;
-}
-
-status reason_fill_turn(prompt_text *out, const reason_protocol *p, size_t i, err *e)
-{
-    prompt_field f = {"{question}", text_of(json_array_get(json_array_get(p->turns, i), 0))};
-    return prompt_fill(out, p->turn, &f, 1, e);
+    *out = (prompt_text){0};
+    for (int i = 0; draw && i < p->drawn; i++) {
+        const reason_problem *shot = reason_at(&d->shots, draw[i]);
+        TRY(add_shot(out, p->shot, shot->question, shot->answer, e));
+    }
+    TRY(prompt_add(out, p->before.s, p->before.n, e));
+    return add_user(out, p, x, order, e);
 }
 
 /* ---- MMLU ---- */
 
-/* " abstract algebra" of "abstract_algebra". */
-static status spell_subject(prompt_text *out, utf8_text subject, err *e)
+/* Appends the header, with " abstract algebra" of "abstract_algebra". */
+static status add_header(prompt_text *out, const reason_protocol *p, utf8_text subject, err *e)
 {
-    TRY(mem_alloc((void **)&out->s, subject.n + 2, 1, "prompt", e));
-    out->s[0] = ' ';
-    for (size_t i = 0; i < subject.n; i++) out->s[1 + i] = subject.s[i] == '_' ? ' ' : subject.s[i];
-    out->n = subject.n + 1;
-    return ST_OK;
+    prompt_text spelled = {0};
+    status st = prompt_add(&spelled, " ", 1, e);
+    if (st == ST_OK) st = prompt_add(&spelled, subject.s, subject.n, e);
+    for (size_t i = 0; i < spelled.n; i++)
+        if (spelled.s[i] == '_') spelled.s[i] = ' ';
+    const prompt_field f = {"{subject}", {spelled.s, spelled.n}};
+    if (st == ST_OK) st = prompt_append(out, p->header, &f, 1, e);
+    mem_free(spelled.s);
+    return st;
 }
 
-static status add(prompt_text *t, const char *s, size_t n, err *e)
+bool reason_same_group(const reason_problem *a, const reason_problem *b)
 {
-    TRY(mem_resize((void **)&t->s, t->n + n + 1, 1, "prompt", e));
-    if (n) memcpy(t->s + t->n, s, n);
-    t->n += n;
-    t->s[t->n] = 0;
-    return ST_OK;
-}
-
-static status add_question(prompt_text *out, const reason_protocol *p, const reason_problem *x, bool answered, err *e)
-{
-    prompt_text one;
-    prompt_field f[N_FIELDS];
-    fields_of(f, p, x, NULL);
-    TRY(prompt_fill(&one, p->user, f, N_FIELDS, e));
-    status st = add(out, one.s, one.n, e);
-    mem_free(one.s);
-    if (st != ST_OK || !answered) return st;
-    char end[] = {' ', x->answer.s[0], '\n', '\n'};
-    return add(out, end, sizeof end, e);
-}
-
-static bool same_group(const reason_problem *a, const reason_problem *b)
-{
-    return a->group.n == b->group.n && memcmp(a->group.s, b->group.s, a->group.n) == 0;
-}
-
-static status add_shots(prompt_text *out, const reason_protocol *p, const reason_data *d, const reason_problem *x,
-                        size_t shots, err *e)
-{
-    for (size_t i = 0; i < d->n_shots && shots > 0; i++) {
-        if (!same_group(&d->shot[i], x)) continue;
-        TRY(add_question(out, p, &d->shot[i], true, e));
-        shots--;
-    }
-    return ST_OK;
+    return a->group.n == b->group.n && (a->group.n == 0 || memcmp(a->group.s, b->group.s, a->group.n) == 0);
 }
 
 status reason_fill_mmlu(prompt_text *out, size_t *begins, const reason_protocol *p, const reason_data *d,
                         const reason_problem *x, size_t shots, err *e)
 {
-    prompt_text subject;
     *out = (prompt_text){0};
-    TRY(spell_subject(&subject, x->group, e));
-    prompt_field f = {"{subject}", {subject.s, subject.n}};
-    status st = prompt_fill(out, p->header, &f, 1, e);
-    mem_free(subject.s);
-    if (st == ST_OK) st = add_shots(out, p, d, x, shots, e);
+    TRY(add_header(out, p, x->group, e));
+    for (size_t i = 0; i < d->shots.n && shots > 0; i++) {
+        const reason_problem *shot = reason_at(&d->shots, i);
+        if (!reason_same_group(shot, x)) continue;
+        const char end[] = {' ', shot->answer.s[0], '\n', '\n'};
+        TRY(add_user(out, p, shot, NULL, e));
+        TRY(prompt_add(out, end, sizeof end, e));
+        shots--;
+    }
     *begins = out->n;
-    if (st == ST_OK) st = add_question(out, p, x, false, e);
-    if (st == ST_OK) return ST_OK;
-    mem_free(out->s);
-    *out = (prompt_text){0};
+    return add_user(out, p, x, NULL, e);
+}
+
+static size_t common(const token_list *a, const token_list *b)
+{
+    size_t n = 0;
+    while (n < a->n && n < b->n && a->ids[n] == b->ids[n]) n++;
+    return n;
+}
+
+/* Tokens of the text up to byte n, with `more` behind them. */
+static status encode(token_list *out, const prompter *p, const prompt_text *text, size_t n, const char *more, err *e)
+{
+    prompt_text t = {0};
+    prompt_tokens tokens = {0};
+    status st = prompt_add(&t, text->s, n, e);
+    if (st == ST_OK) st = prompt_puts(&t, more, e);
+    if (st == ST_OK) st = prompter_encode(&tokens, p, true, &t, t.n, e);
+    mem_free(t.s);
+    *out = tokens.head;
+    return st;
+}
+
+status reason_encode_choices(token_list *head, int32_t only[REASON_CHOICES], const prompter *p, const prompt_text *text,
+                             err *e)
+{
+    static const char *const more[REASON_CHOICES] = {" A", " B", " C", " D"};
+    token_list ids[REASON_CHOICES] = {0};
+    status st = ST_OK;
+    size_t same = SIZE_MAX;
+    for (size_t i = 0; i < REASON_CHOICES && st == ST_OK; i++) {
+        st = encode(&ids[i], p, text, text->n, more[i], e);
+        size_t k = st == ST_OK ? common(&ids[0], &ids[i]) : 0;
+        if (i > 0 && k < same) same = k;
+    }
+    for (size_t i = 0; i < REASON_CHOICES && st == ST_OK; i++) {
+        if (ids[i].n != same + 1)
+            st = err_set(e, ST_UNSUPPORTED, "the tokenizer does not end \" A\" to \" D\" in one token each");
+        else only[i] = ids[i].ids[same];
+    }
+    if (st == ST_OK) {
+        *head = ids[0];
+        head->n = same;
+        ids[0] = (token_list){0};
+    }
+    for (size_t i = 0; i < REASON_CHOICES; i++) token_list_free(&ids[i]);
+    return st;
+}
+
+status reason_cut(prompt_tokens *out, const prompter *p, const prompt_text *text, size_t begins, err *e)
+{
+    token_list before = {0}, *head = &out->head;
+    status st = encode(&before, p, text, begins, "", e);
+    size_t n = common(&before, head);
+    token_list_free(&before);
+    if (n == 0 && st == ST_OK) n = 1; /* something is prefilled */
+    for (size_t i = n; i < head->n && st == ST_OK; i++) st = token_list_push(&out->tail, head->ids[i], e);
+    if (st == ST_OK && n < head->n) head->n = n;
     return st;
 }
 

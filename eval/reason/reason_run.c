@@ -3,17 +3,48 @@
  */
 #include "config.h"
 
-#include "cli/command.h"
-#include "eval/reason/reason_run.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/command.h"
+#include "eval/answers.h"
+#include "eval/reason/reason.h"
+#include "eval/stats.h"
 #include "kernels/base/mem.h"
 
 /* FEW: new tokens for our own problems, which measure nothing. */
 enum { LOOP_TOKENS = 200, LOOP_TIMES = 3, SHOTS = 5, FEW = 512 };
+
+typedef struct {
+    const char *rules, *train;
+    int samples, n_new, top_k, shots; /* 0, of top_k -1: as the protocol says */
+    double temp, top_p, min_p;        /* NAN: as the protocol says */
+    bool fix_commas;
+} reason_options;
+
+typedef struct {
+    const reason_options *o;
+    evaluation *ev; /* item i is sample i / n of problem i % n */
+    reason_task task;
+    reason_protocol protocol;
+    reason_data data;
+    size_t n, n_samples;     /* problems; samples of each */
+    size_t n_new, least_new; /* most new tokens; the least that a prompt left of them */
+    sampler_options sampling;
+    const char *stop[REASON_STOPS + 8 + 1]; /* texts that end an answer: the protocol's, then those of --stop */
+    uint8_t (*order)[REASON_CHOICES];       /* [n_samples * n] of GPQA */
+    size_t *lost;                           /* [n] characters that LogQuant's rule takes off the front */
+    uint32_t (*draw)[REASON_DRAWN];         /* [n] shots of each problem, of rules that draw them */
+    int32_t (*only)[REASON_CHOICES];        /* [n] of MMLU: the last tokens of " A" ... " D" */
+    size_t *group_of, n_groups; /* [n] levels and subjects, numbered in the order in which they come first */
+    size_t fewer_shots;         /* of MMLU: prompts that had no room for all */
+} reason_run;
+
+static const reason_problem *problem_of(const reason_run *r, size_t i)
+{
+    return reason_at(r->data.problems, i % r->n);
+}
 
 /* ---- options ---- */
 
@@ -29,7 +60,7 @@ static status parse_sampling(reason_run *r, err *e)
     sampler *unused;
     if (r->task == REASON_MMLU) { /* one token, no choice to draw */
         r->n_samples = 1;
-        return MEM_NEW(&r->only, r->data.n, e);
+        return MEM_NEW(&r->only, r->n, e);
     }
     r->sampling = (sampler_options){.temp = given_or(o->temp, p->temp),
                                     .top_k = o->top_k < 0 ? p->top_k : o->top_k,
@@ -74,16 +105,28 @@ static reason_task task_of(const evaluation *ev)
 
 static status find_orders(reason_run *r, err *e)
 {
-    size_t n = r->data.n;
     if (r->task != REASON_GPQA) return ST_OK;
-    TRY(MEM_NEW(&r->order, r->n_samples * n, e));
-    for (size_t i = 0; i < r->n_samples * n; i++) {
-        const reason_problem *x = &r->data.s[i % n];
-        size_t at = i / n * n + (size_t)x->at.index;
+    TRY(MEM_NEW(&r->order, r->n_samples * r->n, e));
+    for (size_t i = 0; i < r->n_samples * r->n; i++) {
+        const reason_problem *x = problem_of(r, i);
         err inner = {0};
-        status st = reason_order_of(r->order[i], r->protocol.order, x, at, &inner);
+        status st = reason_order_of(r->order[i], r->protocol.order, x, i / r->n * r->n + (size_t)x->at.index, &inner);
         if (st != ST_OK) return err_set(e, st, "record %lld: %.180s", (long long)x->at.index + 1, inner.msg);
     }
+    return ST_OK;
+}
+
+static status find_groups(reason_run *r, err *e)
+{
+    const reason_problem **first;
+    TRY(MEM_NEW(&r->group_of, r->n, e));
+    TRY(MEM_NEW(&first, r->n, e));
+    for (size_t i = 0; i < r->n; i++) {
+        size_t *k = &r->group_of[i];
+        while (*k < r->n_groups && !reason_same_group(first[*k], problem_of(r, i))) ++*k;
+        if (*k == r->n_groups) first[r->n_groups++] = problem_of(r, i);
+    }
+    mem_free(first);
     return ST_OK;
 }
 
@@ -97,7 +140,7 @@ static status draw_shots(reason_run *r, err *e)
         return err_set(e, ST_USAGE, "--rules %s draws its shots from the training data: --train FILE",
                        r->protocol.name);
     TRY(reason_data_read_shots(&r->data, "--train", train, e));
-    TRY(MEM_NEW(&r->draw, r->data.n, e));
+    TRY(MEM_NEW(&r->draw, r->n, e));
     return reason_draw(r->draw, &r->protocol, &r->data, e);
 }
 
@@ -112,17 +155,18 @@ static status load(void *own, evaluation *ev, err *e)
     if (r->o->fix_commas) TRY(fix_commas(r, e));
     list_stops(r);
     if (!c->wrap && (!c->template_name || r->protocol.wrap == WRAP_DOUBLE_BOS)) ev->prompter.wrap = r->protocol.wrap;
-    TRY(reason_data_read(&r->data, r->task, &ev->source, e));
+    reason_data_start(&r->data, r->task, &ev->samples);
+    TRY(reason_data_read(&r->data, &ev->source, e));
+    r->n = ev->samples.n;
     TRY(draw_shots(r, e));
     TRY(parse_sampling(r, e));
     TRY(find_orders(r, e));
-    TRY(MEM_NEW(&r->lost, r->data.n, e));
-    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(find_groups(r, e));
+    TRY(MEM_NEW(&r->lost, r->n, e));
     r->n_new = (size_t)(r->o->n_new ? r->o->n_new : r->protocol.n_new);
     if (!c->data && !r->o->n_new && r->n_new > FEW) r->n_new = FEW;
     r->least_new = r->n_new;
-    ev->files = r->data.files;
-    ev->n_samples = r->data.n * r->n_samples;
+    ev->n_samples = r->n * r->n_samples;
     return ST_OK;
 }
 
@@ -146,84 +190,30 @@ static status ready(void *own, evaluation *ev, err *e)
         ev->prompter.chat_template = "chatml";
     if (!ev->c->quiet && r->task != REASON_MMLU)
         fprintf(stderr, "%s: at most %zu new tokens: problems %zu, samples %zu, rows %zu, tokens %zu\n", ev->kind->name,
-                ev->n_samples * ev->rows.n * r->n_new, r->data.n, r->n_samples, ev->rows.n, r->n_new);
+                ev->n_samples * ev->rows.n * r->n_new, r->n, r->n_samples, ev->rows.n, r->n_new);
     return ST_OK;
 }
 
 /* ---- prompts ---- */
 
-/* Adds a message, whose text `store` keeps. */
-typedef struct {
-    chat_message *m;
-    size_t n;
-} talk;
-
-static void say(talk *t, const char *role, const char *content)
+/* Wraps the user's text in what is said before it: as a chat or, without a template, one text behind the other, as
+ * lm-eval joins them. */
+static status wrap(reason_run *r, prompt_text *text, err *e)
 {
-    t->m[t->n++] = (chat_message){role, content};
-}
-
-/* The turns in front of the user's text, as messages or, without a template, as plain text. */
-static status add_turns(const reason_run *r, talk *t, prompt_text *asked, err *e)
-{
-    const json_t *turns = r->protocol.turns;
-    for (size_t i = 0; i < json_array_size(turns); i++) {
-        TRY(reason_fill_turn(&asked[i], &r->protocol, i, e));
-        say(t, "user", asked[i].s);
-        say(t, "assistant", json_string_value(json_array_get(json_array_get(turns, i), 1)));
-    }
-    return ST_OK;
-}
-
-static status to_chat(const reason_run *r, prompt_text *text, const talk *t, err *e)
-{
-    prompt_text chat = {0};
-    TRY(chat_render(r->ev->g.tok, r->ev->prompter.chat_template, t->m, t->n, &chat.s, &chat.n, e));
-    mem_free(text->s);
-    *text = chat;
-    return ST_OK;
-}
-
-/* Questions and answers one behind the other, as lm-eval joins them. */
-static status to_text(prompt_text *text, const talk *t, err *e)
-{
-    prompt_text out = {0};
-    for (size_t i = 0; i < t->n; i++) {
-        const char *s = t->m[i].content, *behind = i + 1 == t->n ? "" : i % 2 ? "\n\n" : " ";
-        size_t n = strlen(s), m = strlen(behind);
-        status st = mem_resize((void **)&out.s, out.n + n + m + 1, 1, "prompt", e);
-        if (st != ST_OK) {
-            mem_free(out.s);
-            return st;
-        }
-        memcpy(out.s + out.n, s, n);
-        memcpy(out.s + out.n + n, behind, m + 1);
-        out.n += n + m;
-    }
-    mem_free(text->s);
-    *text = out;
-    return ST_OK;
-}
-
-/* The user's text with everything around it. */
-static status wrap(const reason_run *r, prompt_text *text, err *e)
-{
-    size_t n_turns = json_array_size(r->protocol.turns);
+    const chat_message *said = r->protocol.said;
+    size_t n = r->protocol.n_said;
     bool raw = r->ev->prompter.wrap == WRAP_RAW;
-    talk t = {0};
-    prompt_text *asked = NULL;
-    status st;
-    if (raw && n_turns == 0) return ST_OK;
-    TRY_GOTO(MEM_NEW(&t.m, 2 * n_turns + 2, e));
-    TRY_GOTO(MEM_NEW(&asked, n_turns, e));
-    if (!raw && r->protocol.system) say(&t, "system", r->protocol.system);
-    TRY_GOTO(add_turns(r, &t, asked, e));
-    say(&t, "user", text->s);
-    st = raw ? to_text(text, &t, e) : to_chat(r, text, &t, e);
-done:
-    for (size_t i = 0; asked && i < n_turns; i++) mem_free(asked[i].s);
-    mem_free(asked);
-    mem_free(t.m);
+    prompt_text out = {0};
+    status st = ST_OK;
+    r->protocol.said[n] = (chat_message){"user", text->s};
+    if (!raw) st = chat_render(r->ev->g.tok, r->ev->prompter.chat_template, said, n + 1, &out.s, &out.n, e);
+    for (size_t i = r->protocol.system != NULL; raw && i <= n && st == ST_OK; i++) {
+        st = prompt_puts(&out, said[i].content, e);
+        if (st == ST_OK && i < n) st = prompt_puts(&out, strcmp(said[i].role, "user") == 0 ? " " : "\n\n", e);
+    }
+    prompt_text *unused = st == ST_OK ? text : &out;
+    mem_free(unused->s);
+    if (st == ST_OK) *text = out;
     return st;
 }
 
@@ -250,11 +240,11 @@ static void set_new(reason_run *r, evaluation_item *out)
 
 static status make_prompt(reason_run *r, size_t i, evaluation_item *out, err *e)
 {
-    size_t problem = i % r->data.n;
+    const size_t problem = i % r->n;
     const prompter *p = &r->ev->prompter;
     prompt_text text;
-    TRY(reason_fill(&text, &r->protocol, &r->data.s[problem], r->order ? r->order[i] : NULL, e));
-    status st = r->draw ? reason_put_drawn(&text, &r->protocol, &r->data, r->draw[problem], e) : ST_OK;
+    status st = reason_fill(&text, &r->protocol, problem_of(r, i), r->order ? r->order[i] : NULL, &r->data,
+                            r->draw ? r->draw[problem] : NULL, e);
     if (st == ST_OK) st = prompter_wrap(&out->tokens, p, false, &text, e);
     if (st == ST_OK) st = wrap(r, &text, e);
     if (st == ST_OK) st = prompter_encode(&out->tokens, p, true, &text, text.n, e);
@@ -263,15 +253,39 @@ static status make_prompt(reason_run *r, size_t i, evaluation_item *out, err *e)
     return st;
 }
 
+/* The next token is compared among those that begin " A" to " D". */
+static status mmlu_item(reason_run *r, size_t i, evaluation_item *out, err *e)
+{
+    const reason_problem *x = problem_of(r, i);
+    const prompter *p = &r->ev->prompter;
+    size_t begins, shots = (size_t)r->o->shots;
+    prompt_text text = {0};
+    status st;
+    /* A prompt that is too long has fewer shots. */
+    for (;; shots--) {
+        TRY_GOTO(reason_fill_mmlu(&text, &begins, &r->protocol, &r->data, x, shots, e));
+        TRY_GOTO(reason_encode_choices(&out->tokens.head, r->only[i], p, &text, e));
+        if (out->tokens.head.n <= p->max_length || shots == 0) break;
+        token_list_free(&out->tokens.head);
+        mem_free(text.s);
+        text = (prompt_text){0};
+    }
+    r->fewer_shots += shots < (size_t)r->o->shots;
+    out->only = r->only[i];
+    out->n_only = REASON_CHOICES;
+    if (p->decode) st = reason_cut(&out->tokens, p, &text, begins, e);
+done:
+    mem_free(text.s);
+    return st;
+}
+
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     reason_run *r = own;
-    out->dataset = ev->kind->name;
     out->index = (int64_t)i;
-    out->stop = &ev->eos;
     out->stop_text = r->stop;
-    out->random = evaluation_random(ev->c->seed, r->data.s[i % r->data.n].at.index, i / r->data.n);
-    TRY(r->task == REASON_MMLU ? reason_mmlu_item(r, i, out, e) : make_prompt(r, i, out, e));
+    out->random = evaluation_random(ev->c->seed, problem_of(r, i)->at.index, i / r->n);
+    TRY(r->task == REASON_MMLU ? mmlu_item(r, i, out, e) : make_prompt(r, i, out, e));
     set_new(r, out);
     return ST_OK;
 }
@@ -283,8 +297,8 @@ static const char *const keys[] = {"index", "sample", "attn", "budget", NULL};
 static json_t *identity(const void *own, const evaluation_item *x)
 {
     const reason_run *r = own;
-    size_t i = (size_t)x->index, n = r->data.n;
-    return json_pack("{s:I, s:I}", "index", (json_int_t)r->data.s[i % n].at.index, "sample", (json_int_t)(i / n));
+    size_t i = (size_t)x->index;
+    return json_pack("{s:I, s:I}", "index", (json_int_t)problem_of(r, i)->at.index, "sample", (json_int_t)(i / r->n));
 }
 
 static json_t *stops_json(const reason_run *r)
@@ -299,20 +313,14 @@ static json_t *config(const void *own)
     const reason_run *r = own;
     const sampler_options *s = &r->sampling;
     return json_pack("{s:s, s:I, s:I, s:I, s:s, s:f, s:i, s:f, s:f, s:i, s:b, s:o}", "rules", r->protocol.name,
-                     "problems", (json_int_t)r->data.n, "samples", (json_int_t)r->n_samples, "max_new_tokens",
+                     "problems", (json_int_t)r->n, "samples", (json_int_t)r->n_samples, "max_new_tokens",
                      (json_int_t)r->n_new, "protocol", r->ev->prompter.decode ? "decode" : "prefill", "temperature",
                      s->temp, "top_k", s->top_k, "top_p", s->top_p, "min_p", s->min_p, "shots", r->o->shots,
                      "fix_commas", r->o->fix_commas, "stop", stops_json(r));
 }
 
-char reason_right_letter(const reason_run *r, size_t i)
-{
-    const reason_problem *x = &r->data.s[i % r->data.n];
-    return r->order ? reason_letter(x, r->order[i]) : x->answer.s[0];
-}
-
 /* The answer that one metric finds, and its score. */
-static status judge_by(reason_run *r, const metric *k, utf8_text said, utf8_text label, json_t *answers, json_t *scores,
+static status judge_by(reason_run *r, const metric *k, utf8_text said, utf8_text label, json_t *found, json_t *scores,
                        err *e)
 {
     metric_case c = {said, &label, 1, NULL, 0};
@@ -322,50 +330,40 @@ static status judge_by(reason_run *r, const metric *k, utf8_text said, utf8_text
     TRY(metric_answer(&answer, &n, k, said, e));
     json_t *text = answer ? json_stringn(answer, n) : json_null();
     mem_free(answer);
-    status st = metric_score(r->m, k, &c, &score, e);
-    bool good = json_object_set_new(answers, metric_name(k), text) == 0 &&
+    status st = metric_score(r->ev->m, k, &c, &score, e);
+    bool good = json_object_set_new(found, metric_name(k), text) == 0 &&
                 json_object_set_new(scores, metric_name(k), json_integer((json_int_t)score)) == 0;
     if (st == ST_OK && !good) st = err_set(e, ST_NOMEM, "out of memory for a result");
     return st;
 }
 
-static json_t *order_json(const reason_run *r, size_t i)
-{
-    const uint8_t *o = r->order ? r->order[i] : NULL;
-    return o ? json_pack("[i, i, i, i]", o[0], o[1], o[2], o[3]) : NULL;
-}
-
-static utf8_text without_lost(utf8_text s, size_t lost)
-{
-    size_t at = prompt_character_at(s.s, s.n, lost);
-    return (utf8_text){s.s + at, s.n - at};
-}
-
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text output, json_t **members, err *e)
 {
     reason_run *r = own;
-    size_t problem = i % r->data.n;
-    const reason_problem *x = &r->data.s[problem];
+    const reason_problem *x = problem_of(r, i);
+    const uint8_t *o = r->order ? r->order[i] : NULL;
     char letter[2] = "";
-    utf8_text label = x->answer, said = without_lost(output, r->lost[problem]);
+    utf8_text label = x->answer;
+    size_t lost = prompt_character_at(output.s, output.n, r->lost[i % r->n]);
+    utf8_text said = {output.s + lost, output.n - lost};
     (void)ev;
-    if (r->order) {
-        letter[0] = reason_right_letter(r, i);
+    if (o) {
+        letter[0] = reason_letter(x, o);
         label = (utf8_text){letter, 1};
     }
-    json_t *answers = json_object(), *scores = json_object();
+    json_t *found = json_object(), *scores = json_object();
     status st = ST_OK;
     for (size_t k = 0; r->protocol.metric[k] && st == ST_OK; k++)
-        st = judge_by(r, r->protocol.metric[k], said, label, answers, scores, e);
+        st = judge_by(r, r->protocol.metric[k], said, label, found, scores, e);
     if (r->task == REASON_MMLU) {
         /* One token: the letter, maybe behind a space. */
         char chosen[2] = {output.n ? output.s[output.n - 1] : 0, 0};
-        json_object_set_new(answers, "likelihood", json_string(chosen));
+        json_object_set_new(found, "likelihood", json_string(chosen));
         json_object_set_new(scores, "likelihood", json_integer(chosen[0] == label.s[0]));
     }
-    *members =
-        json_pack("{s:s%, s:s%, s:s%, s:o, s:o, s:o*}", "id", x->id.n ? x->id.s : "", x->id.n, "prediction", output.s,
-                  output.n, "gold", label.s, label.n, "answer", answers, "scores", scores, "order", order_json(r, i));
+    *members = json_pack("{s:s%, s:s%, s:s%, s:o, s:o, s:o*}", "id", x->id.n ? x->id.s : "", x->id.n, "prediction",
+                         output.s, output.n, "gold", label.s, label.n, "answer", found, "scores", scores, "order",
+                         o ? json_pack("[i, i, i, i]", o[0], o[1], o[2], o[3]) : NULL);
     if (st == ST_OK) return ST_OK;
     json_decref(*members);
     *members = NULL;
@@ -374,7 +372,8 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text output,
 
 /* ---- loops ---- */
 
-bool reason_is_loop(const int32_t *ids, size_t n)
+/* The last 200 tokens stand in the answer three times or more. */
+static bool is_loop(const int32_t *ids, size_t n)
 {
     if (n < LOOP_TOKENS) return false;
     const int32_t *last = ids + n - LOOP_TOKENS;
@@ -386,9 +385,270 @@ bool reason_is_loop(const int32_t *ids, size_t n)
 static json_t *costs(const evaluation *ev, const evaluation_item *x, const together_reply *a)
 {
     json_t *o = evaluation_costs_of(ev, x, a);
-    if (o && json_object_set_new(o, "loop", json_boolean(reason_is_loop(a->ids, a->n))) == 0) return o;
+    if (o && json_object_set_new(o, "loop", json_boolean(is_loop(a->ids, a->n))) == 0) return o;
     json_decref(o);
     return NULL;
+}
+
+/* ---- the report: numbers ---- */
+
+static const reason_run *run_of(const answers *a)
+{
+    return a->t.ev->own;
+}
+
+static const char *metric_label(const reason_run *r, size_t k)
+{
+    if (r->task == REASON_MMLU) return k == 0 ? "likelihood" : NULL;
+    return r->protocol.metric[k] ? metric_name(r->protocol.metric[k]) : NULL;
+}
+
+/* Answers are grouped by level or subject. */
+static void answer_of(const void *own, size_t i, answer_id *out)
+{
+    const reason_run *r = own;
+    *out = (answer_id){.index = (int64_t)i, .key = {(int64_t)r->group_of[i % r->n]}};
+}
+
+static utf8_text group_name(const reason_run *r, size_t group)
+{
+    size_t i = 0;
+    while (r->group_of[i] != group) i++;
+    return problem_of(r, i)->group;
+}
+
+/* A count; 0 where nothing was counted. */
+static json_int_t whole(double x)
+{
+    return isnan(x) ? 0 : (json_int_t)x;
+}
+
+static double share(double k, double n)
+{
+    return n > 0 ? k / n : (double)NAN;
+}
+
+static bool is_right(const reason_run *r, const json_t *line, size_t by)
+{
+    return json_integer_value(json_object_get(json_object_get(line, "scores"), metric_label(r, by))) == 1;
+}
+
+/* The share of a row's answers in a group that are right by a metric. */
+static double accuracy(const answers *a, size_t row, size_t by, answer_group g)
+{
+    double right = 0, n = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        const json_t *line = a->line[row * a->n + i];
+        if (!line || !answers_has(a, i, g)) continue;
+        right += is_right(run_of(a), line, by);
+        n++;
+    }
+    return share(right, n);
+}
+
+static double accuracy_by(const answers *a, size_t row, size_t by)
+{
+    return accuracy(a, row, by, ALL_ANSWERS);
+}
+
+static double accuracy_in(const answers *a, size_t row, size_t group)
+{
+    return accuracy(a, row, 0, ANSWERS((int64_t)group, ANSWER_ANY, ANSWER_ANY));
+}
+
+/* Counts the samples of a problem that a row answered, and those that are right by the first metric. */
+static size_t count_problem(const answers *a, size_t row, size_t problem, size_t *right)
+{
+    size_t n = 0;
+    *right = 0;
+    for (size_t i = problem; i < a->n; i += run_of(a)->n) {
+        const json_t *line = a->line[row * a->n + i];
+        n += line != NULL;
+        *right += line && is_right(run_of(a), line, 0);
+    }
+    return n;
+}
+
+/* The mean over the problems of the chance that one of k samples is right. */
+static double pass_at(const answers *a, size_t row, size_t k)
+{
+    double sum = 0, n = 0;
+    for (size_t i = 0; i < run_of(a)->n; i++) {
+        size_t right, asked = count_problem(a, row, i, &right);
+        if (asked < k) continue;
+        sum += stats_pass(asked, right, k);
+        n++;
+    }
+    return share(sum, n);
+}
+
+/* An end of the interval of 95 % of the mean over the problems. Samples of one problem tell less than other problems:
+ * they are not counted as trials. */
+static double interval(const answers *a, size_t row, size_t side)
+{
+    int64_t n = 0;
+    double right = 0, ends[2] = {(double)NAN, (double)NAN};
+    for (size_t i = 0; i < run_of(a)->n; i++) {
+        size_t of_problem, asked = count_problem(a, row, i, &of_problem);
+        if (asked == 0) continue;
+        right += (double)of_problem / (double)asked;
+        n++;
+    }
+    if (n > 0) stats_wilson(right, n, &ends[0], &ends[1]);
+    return ends[side];
+}
+
+/* How generations ended. */
+enum { NONE, LIMIT, LOOPS, TOKENS, SPEED, LINES };
+static const char *const line_names[LINES] = {"without an answer", "hit the limit", "end in a loop",
+                                              "new tokens an answer", "new tokens a second"};
+
+static double generation(const answers *a, size_t row, size_t what)
+{
+    const char *first = metric_label(run_of(a), 0);
+    double count[LINES] = {0}, n = 0, seconds = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        const json_t *line = a->line[row * a->n + i];
+        if (!line) continue;
+        n++;
+        count[NONE] += json_is_null(json_object_get(json_object_get(line, "answer"), first));
+        count[LIMIT] += json_is_false(json_object_get(line, "stopped"));
+        count[LOOPS] += json_is_true(json_object_get(line, "loop"));
+        count[TOKENS] += results_number(line, "new_tokens");
+        seconds += results_number(line, "seconds");
+    }
+    if (n == 0) return (double)NAN;
+    return what == TOKENS ? count[TOKENS] / n : what == SPEED ? share(count[TOKENS], seconds) : count[what];
+}
+
+/* 2, 4, 8 ... and the number of samples; 0: no more. */
+static size_t next_k(const reason_run *r, size_t k)
+{
+    size_t n = r->n_samples;
+    return k == n ? 0 : 2 * k < n ? 2 * k : n;
+}
+
+/* ---- text ---- */
+
+/* A line of `times` value(a, row, arg). */
+static status print_line(const answers *a, int indent, const char *name, size_t samples, int decimals, double times,
+                         double (*value)(const answers *a, size_t row, size_t arg), size_t arg, err *e)
+{
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) a->t.x[row] = times * value(a, row, arg);
+    return evaluation_table_line(&a->t, indent, name, samples, decimals, e);
+}
+
+static status print_accuracies(const answers *a, err *e)
+{
+    const reason_run *r = run_of(a);
+    const char *label;
+    char name[40];
+    for (size_t k = 0; (label = metric_label(r, k)); k++) {
+        TRY(print_line(a, 0, label, a->n, 1, 100, accuracy_by, k, e));
+        if (k > 0) continue;
+        TRY(print_line(a, 2, "95 % from", 0, 1, 100, interval, 0, e));
+        TRY(print_line(a, 2, "95 % to", 0, 1, 100, interval, 1, e));
+    }
+    for (size_t k = next_k(r, 1); k > 0; k = next_k(r, k)) {
+        snprintf(name, sizeof name, k == r->n_samples ? "any of %zu" : "pass@%zu", k);
+        TRY(print_line(a, 2, name, r->n, 1, 100, pass_at, k, e));
+    }
+    for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++) {
+        const utf8_text x = group_name(r, g);
+        snprintf(name, sizeof name, "%.*s", x.n < 22 ? (int)x.n : 22, x.n ? x.s : "others");
+        TRY(print_line(a, 2, name, answers_count(a, ANSWERS((int64_t)g, ANSWER_ANY, ANSWER_ANY)), 1, 100, accuracy_in,
+                       g, e));
+    }
+    return ST_OK;
+}
+
+static status print_generations(const answers *a, err *e)
+{
+    for (size_t i = 0; i < LINES && run_of(a)->task != REASON_MMLU; i++)
+        TRY(print_line(a, 0, line_names[i], 0, i == TOKENS || i == SPEED, 1, generation, i, e));
+    return answers_costs(a, ALL_ANSWERS, e);
+}
+
+/* What the answers are drawn by. */
+static status print_sampling(const reason_run *r, err *e)
+{
+    const sampler_options *s = &r->sampling;
+    if (!r->ev->sampling) return out_printf(e, ", greedy");
+    TRY(out_printf(e, ", temperature %g, top-k %d, top-p %g", s->temp, s->top_k, s->top_p));
+    if (s->min_p > 0) TRY(out_printf(e, ", min-p %g", s->min_p));
+    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->c->seed);
+}
+
+static status print_title(const answers *a, err *e)
+{
+    const reason_run *r = run_of(a);
+    const evaluation *ev = r->ev;
+    TRY(out_printf(e, "%s, rules %s: %zu problems", ev->kind->name, r->protocol.name, r->n));
+    if (r->task == REASON_MMLU)
+        TRY(out_printf(e, ", %d shots (%zu prompts with fewer), protocol %s", r->o->shots, r->fewer_shots,
+                       ev->prompter.decode ? "decode" : "prefill"));
+    else
+        TRY(out_printf(e, ", %zu generation%s each of at most %zu tokens", r->n_samples, r->n_samples == 1 ? "" : "s",
+                       r->n_new));
+    if (r->least_new < r->n_new) TRY(out_printf(e, " (the window leaves %zu)", r->least_new));
+    if (r->task != REASON_MMLU) TRY(print_sampling(r, e));
+    if (ev->n_truncated) TRY(out_printf(e, ", %zu prompts cut in the middle", ev->n_truncated));
+    return out_printf(e, ", wrap %s", prompt_wrap_name(ev->prompter.wrap));
+}
+
+/* ---- JSON ---- */
+
+/* Adds a row's results. */
+static void add_row(json_t **list, const answers *a, size_t row)
+{
+    const reason_run *r = run_of(a);
+    json_t *o = evaluation_row_json(r->ev, row), *by = json_object(), *pass = json_object(), *in = json_object();
+    const char *label;
+    char name[24];
+    if (r->ev->rows.why[row].code != ST_OK) {
+        json_add(list, o);
+        return;
+    }
+    for (size_t k = 0; (label = metric_label(r, k)); k++)
+        json_object_set_new(by, label, results_real(accuracy_by(a, row, k)));
+    for (size_t k = 1; k > 0; k = next_k(r, k)) {
+        snprintf(name, sizeof name, "%zu", k);
+        json_object_set_new(pass, name, results_real(pass_at(a, row, k)));
+    }
+    for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++)
+        json_object_set_new(in, group_name(r, g).n ? group_name(r, g).s : "", results_real(accuracy_in(a, row, g)));
+    const answer_cell c = answers_cell(a, row, ALL_ANSWERS);
+    json_t *more =
+        json_pack("{s:I, s:o, s:[o, o], s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "n", (json_int_t)c.costs.n, "accuracy", by,
+                  "ci95", results_real(interval(a, row, 0)), results_real(interval(a, row, 1)), "pass", pass, "groups",
+                  in, "no_answer", whole(generation(a, row, NONE)), "hit_limit", whole(generation(a, row, LIMIT)),
+                  "loops", whole(generation(a, row, LOOPS)), "new_tokens", results_real(generation(a, row, TOKENS)),
+                  "new_tokens_per_second", results_real(generation(a, row, SPEED)));
+    bool good = o && more && json_object_update(o, more) == 0;
+    json_decref(more);
+    if (good) evaluation_costs_json(o, &c.costs);
+    json_add(list, o);
+}
+
+static json_t *options_json(const void *own)
+{
+    const reason_run *r = own;
+    return json_pack("{s:s, s:I, s:I, s:f, s:i, s:f}", "rules", r->protocol.name, "generations",
+                     (json_int_t)r->n_samples, "max_new_tokens", (json_int_t)r->n_new, "temperature", r->sampling.temp,
+                     "top_k", r->sampling.top_k, "top_p", r->sampling.top_p);
+}
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_accuracies,
+                                      .costs = print_generations,
+                                      .cells = add_row,
+                                      .options = options_json};
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    (void)own;
+    return answers_write(&layout, ev, ev->n_samples, e);
 }
 
 /* ---- the commands ---- */
@@ -400,7 +660,7 @@ static void free_run(void *own)
     mem_free(r->lost);
     mem_free(r->only);
     mem_free(r->draw);
-    metrics_destroy(r->m);
+    mem_free(r->group_of);
     reason_data_free(&r->data);
     reason_protocol_close(&r->protocol);
 }
@@ -423,7 +683,7 @@ static const char *const tables[] = {"reason/protocols.json", NULL};
                                                          .config = config,                                             \
                                                          .judge = judge,                                               \
                                                          .costs = costs,                                               \
-                                                         .report = reason_report,                                      \
+                                                         .report = report,                                             \
                                                          .free = free_run};
 
 EVALUATION(gsm8k, false)
@@ -433,62 +693,32 @@ EVALUATION(gpqa, false)
 EVALUATION(mmlu, true)
 
 enum { MOST = 1 << 30 };
-#define OWN(field)       AT_OWN(reason_options, field)
-#define WHOLE(low, high) .type = OPTION_WHOLE, .min = low, .max = high
+#define OWN(field) AT_OWN(reason_options, field)
 
 #define RULES(names)                                                                                                   \
-    {                                                                                                                  \
-        .name = "rules", .arg = names, OWN(rules),                                                                     \
-        .help = "whose prompt, new tokens, sampling and scoring (default: the first)"                                  \
-    }
+    OPTION("rules", names, TEXT, OWN(rules), "whose prompt, new tokens, sampling and scoring (default: the first)")
 #define GENERATION                                                                                                     \
-    {.name = "samples",                                                                                                \
-     .arg = "N",                                                                                                       \
-     WHOLE(1, 1024),                                                                                                   \
-     OWN(samples),                                                                                                     \
-     .help = "generations of each problem (default: of the rules)"},                                                   \
+    OPTION("samples", "N", WHOLE(1, 1024, 0), OWN(samples), "generations of each problem (default: of the rules)"),    \
         {.letter = 'n',                                                                                                \
          .arg = "N",                                                                                                   \
-         WHOLE(1, MOST),                                                                                               \
+         WHOLE(1, MOST, 0),                                                                                            \
          OWN(n_new),                                                                                                   \
          .help = "most new tokens (default: of the rules, or what the window leaves)"},                                \
-        {.name = "temp",                                                                                               \
-         .arg = "T",                                                                                                   \
-         .type = OPTION_NUMBER,                                                                                        \
-         OWN(temp),                                                                                                    \
-         .def = (double)NAN,                                                                                           \
-         .help = "temperature, 0 = greedy (default: of the rules)"},                                                   \
-        {.name = "top-k",                                                                                              \
-         .arg = "K",                                                                                                   \
-         WHOLE(0, MOST),                                                                                               \
-         OWN(top_k),                                                                                                   \
-         .def = -1,                                                                                                    \
-         .help = "keep the K most likely tokens, 0 = all (default: of the rules)"},                                    \
-        {.name = "top-p",                                                                                              \
-         .arg = "P",                                                                                                   \
-         .type = OPTION_NUMBER,                                                                                        \
-         OWN(top_p),                                                                                                   \
-         .def = (double)NAN,                                                                                           \
-         .help = "keep the most likely tokens up to mass P (default: of the rules)"},                                  \
-        {.name = "min-p",                                                                                              \
-         .arg = "P",                                                                                                   \
-         .type = OPTION_NUMBER,                                                                                        \
-         OWN(min_p),                                                                                                   \
-         .def = (double)NAN,                                                                                           \
-         .help = "keep tokens with at least P times the best one's probability (default 0)"},                          \
-    {                                                                                                                  \
-        .name = "stop", .arg = "TEXT", .type = OPTION_TEXTS,                                                           \
-        .help = "end answers at this text, beside those of the rules (up to 8 times)"                                  \
-    }
+        OPTION("temp", "T", NUMBER((double)NAN), OWN(temp), "temperature, 0 = greedy (default: of the rules)"),        \
+        OPTION("top-k", "K", WHOLE(0, MOST, -1), OWN(top_k),                                                           \
+               "keep the K most likely tokens, 0 = all (default: of the rules)"),                                      \
+        OPTION("top-p", "P", NUMBER((double)NAN), OWN(top_p),                                                          \
+               "keep the most likely tokens up to mass P (default: of the rules)"),                                    \
+        OPTION("min-p", "P", NUMBER((double)NAN), OWN(min_p),                                                          \
+               "keep tokens with at least P times the best one's probability (default 0)"),                            \
+        OPTION("stop", "TEXT", .type = OPTION_TEXTS, .at = 0,                                                          \
+               "end answers at this text, beside those of the rules (up to 8 times)")
 
 static const cli_option gsm8k_options[] = {
     RULES("boxed|logquant|cot|cot_zeroshot|cot_llama|lmeval|official"),
     GENERATION,
-    {.name = "fix-commas",
-     .type = OPTION_FLAG,
-     OWN(fix_commas),
-     .help = "rules logquant: leave commas of the right answer out, too"},
-    {.name = "train", .arg = "FILE", OWN(train), .help = "rules lmeval: the training data, from which shots are drawn"},
+    OPTION("fix-commas", NULL, FLAG, OWN(fix_commas), "rules logquant: leave commas of the right answer out, too"),
+    OPTION("train", "FILE", TEXT, OWN(train), "rules lmeval: the training data, from which shots are drawn"),
     {0}};
 static const cli_option math_options[] = {RULES("boxed|lmeval|kvpress"), GENERATION, {0}};
 static const cli_option aime_options[] = {
@@ -496,16 +726,10 @@ static const cli_option aime_options[] = {
 static const cli_option gpqa_options[] = {RULES("pariskv|simple_evals|lmeval"), GENERATION, {0}};
 static const cli_option mmlu_options[] = {
     RULES("official|lmeval"),
-    {.name = "shots",
-     .arg = "N",
-     WHOLE(0, 100),
-     OWN(shots),
-     .def = SHOTS,
-     .help = "worked questions of the subject in front of each (default 5)"},
-    {.name = "protocol",
-     .arg = "prefill|decode",
-     AT(protocol),
-     .help = "feed the question at once, or token by token behind the shots (default)"},
+    OPTION("shots", "N", WHOLE(0, 100, SHOTS), OWN(shots),
+           "worked questions of the subject in front of each (default 5)"),
+    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+           "feed the question at once, or token by token behind the shots (default)"),
     {0}};
 
 #define COMMAND(task, what)                                                                                            \

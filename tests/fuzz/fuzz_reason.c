@@ -39,7 +39,7 @@ static void use(const reason_protocol *p, const reason_problem *x)
     if ((st == ST_OK) == (e.msg[0] != 0)) abort();
     if (st != ST_OK) return;
     if (p->order != REASON_ORDER_NONE && reason_letter(x, order) == 0) abort();
-    if (reason_fill(&t, p, x, order, NULL) != ST_OK || strlen(t.s) != t.n) abort();
+    if (reason_fill(&t, p, x, order, NULL, NULL, NULL) != ST_OK || strlen(t.s) != t.n) abort();
     mem_free(t.s);
     for (size_t k = 0; p->metric[k]; k++) {
         if (metric_answer(&answer, &n, p->metric[k], x->question, &e) != ST_OK) abort();
@@ -53,15 +53,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static reason_protocol protocols[REASON_TASKS];
     if (n == 0) return 0;
     reason_task task = (reason_task)(data[0] % REASON_TASKS);
-    reason_data d = {.task = task};
+    sample_list problems = {0};
+    reason_data d;
     err e = {0};
     open_protocol(&protocols[task], task);
+    reason_data_start(&d, task, &problems);
     status st = reason_data_add(&d, data[0] & 0x80 ? "a_test.csv" : "input", (const char *)data + 1, n - 1, &e);
-    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n + d.n_shots == 0)) abort();
-    for (size_t i = 0; i < d.n; i++) {
-        if (task == REASON_MMLU) fill_mmlu(&protocols[task], &d, &d.s[i]);
-        else use(&protocols[task], &d.s[i]);
+    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && problems.n + d.shots.n == 0)) abort();
+    for (size_t i = 0; i < problems.n; i++) {
+        if (task == REASON_MMLU) fill_mmlu(&protocols[task], &d, reason_at(&problems, i));
+        else use(&protocols[task], reason_at(&problems, i));
     }
     reason_data_free(&d);
+    samples_free(&problems);
     return 0;
 }
