@@ -186,8 +186,10 @@ static status print_layout(const answers_layout *l, const answers *a, err *e)
     return evaluation_table_end(&a->t, e);
 }
 
-status answers_write(const answers_layout *l, const evaluation *ev, size_t n, err *e)
+status answers_report_layout(void *own, evaluation *ev, err *e)
 {
+    const answers_layout *l = ev->kind->layout;
+    const size_t n = l->count ? l->count(own) : ev->samples.n;
     answers a;
     status st = answers_open(&a, ev, n, l->answer, e);
     if (l->decimals) a.decimals = l->decimals;

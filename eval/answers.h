@@ -54,7 +54,7 @@ answer_cell answers_cell(const answers *a, size_t row, answer_group g);
 double answers_average(const answers *a, size_t row, size_t n, const bool *among);
 
 /* How an evaluation with ev->samples reports its answers; members that are NULL or 0 keep the defaults of `answers`. */
-typedef struct {
+typedef struct answers_layout {
     void (*answer)(const void *own, size_t i, answer_id *out);  /* describes answer i */
     status (*title)(const answers *a, err *e);                  /* prints the first line, without its end */
     status (*lines)(const answers *a, err *e);                  /* prints scores */
@@ -68,10 +68,11 @@ typedef struct {
     double (*mean)(double sum, size_t n);
     double (*score)(const json_t *line);
     bool (*is_marked)(const json_t *line);
+    size_t (*count)(const void *own); /* of answers; NULL: one for each sample */
 } answers_layout;
 
-/* Prints the report of n answers, and writes --json. */
-status answers_write(const answers_layout *l, const evaluation *ev, size_t n, err *e);
+/* Prints the report of ev->kind->layout, and writes --json: evaluation_kind.report. */
+status answers_report_layout(void *own, evaluation *ev, err *e);
 
 /* Prints the lines of a group's means; nothing where it has no answers. */
 status answers_line(const answers *a, int indent, const char *name, answer_group g, err *e);

@@ -6,7 +6,7 @@
 #define EVAL_EVALUATION_H
 
 #include "cli/lineup.h"
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/results.h"
 #include "eval/samples.h"
 
@@ -72,8 +72,22 @@ typedef struct evaluation_kind {
     status (*passed)(void *own, evaluation *ev, err *e);
     /* The table on standard output, and --json. */
     status (*report)(void *own, evaluation *ev, err *e);
-    void (*free)(void *own); /* NULL: nothing */
+    const struct answers_layout *layout; /* with answers_report_layout as `report` */
+    void (*free)(void *own);             /* NULL: nothing */
 } evaluation_kind;
+
+/* The command `eval ID` of evaluation_of_ID, with its `options`, which fill an ID_options. */
+#define EVALUATION_COMMAND(id, of_groups, what)                                                                        \
+    const command id##_command = {.name = "eval " #id,                                                                 \
+                                  .args = "",                                                                          \
+                                  .summary = what,                                                                     \
+                                  .groups = of_groups,                                                                 \
+                                  .own = options,                                                                      \
+                                  .own_size = sizeof(id##_options),                                                    \
+                                  .compares = true,                                                                    \
+                                  .evaluation = &evaluation_of_##id}
+/* Groups of options of evaluations with samples. */
+#define SAMPLE_OPTIONS_GROUPS (OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS | OPTIONS_PREFIX)
 
 struct evaluation {
     const cli *c;

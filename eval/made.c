@@ -3,6 +3,8 @@
 
 #include "eval/made.h"
 
+#include <stdio.h>
+
 #include "kernels/base/mem.h"
 
 enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096 };
@@ -16,6 +18,16 @@ rng made_rng(const made_place *at)
     r.state = rng_next(&r) ^ (uint64_t)at->length;
     r.state = rng_next(&r) ^ (uint64_t)at->number;
     return r;
+}
+
+void uuid_draw(char out[UUID_CHARS + 1], rng *r)
+{
+    uint64_t a = rng_next(r), b = rng_next(r);
+    a = (a & ~(uint64_t)0xf000) | 0x4000;
+    b = (b & ~((uint64_t)3 << 62)) | (uint64_t)1 << 63;
+    snprintf(out, UUID_CHARS + 1, "%08llx-%04llx-%04llx-%04llx-%012llx", (unsigned long long)a >> 32,
+             (unsigned long long)(a >> 16 & 0xffff), (unsigned long long)(a & 0xffff), (unsigned long long)(b >> 48),
+             (unsigned long long)(b & 0xffffffffffff));
 }
 
 status made_read(evaluation *ev, const made_source *s, err *e)

@@ -21,6 +21,11 @@ extern const char MADE_NOISE[];
 /* The random numbers of a place, which do not depend on the number of units. */
 rng made_rng(const made_place *at);
 
+enum { UUID_CHARS = 36 };
+
+/* Draws a random UUID (version 4, RFC 4122) in hexadecimal digits. */
+void uuid_draw(char out[UUID_CHARS + 1], rng *r);
+
 /* Where the samples of an evaluation with ev->names come from. */
 typedef struct {
     const bool *wanted, *made; /* [ev->names.n] datasets that run; those of them that are made */

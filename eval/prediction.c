@@ -144,7 +144,19 @@ void prediction_free(prediction *p)
     *p = (prediction){0};
 }
 
-status prediction_failed(const line_reader *r, const err *inner, err *e)
+status predictions_each(line_reader r, const char *field, const char *labels,
+                        status (*take)(void *own, const prediction *p, err *e), void *own, err *e)
 {
-    return err_set(e, inner->code, "%.90s line %zu: %.140s", path_tail(r->name), r->number, inner->msg);
+    const char *line;
+    size_t n;
+    status st = ST_OK;
+    while (st == ST_OK && next_line(&r, &line, &n)) {
+        prediction p;
+        err inner = {0};
+        st = prediction_read(&p, &r, line, n, field, labels, e);
+        if (st == ST_OK && (st = take(own, &p, &inner)) != ST_OK)
+            err_set(e, st, "%.90s line %zu: %.140s", path_tail(r.name), r.number, inner.msg);
+        prediction_free(&p);
+    }
+    return st;
 }

@@ -44,7 +44,8 @@ status labels_spell(json_t **out, const json_t *labels, const char *where, const
 status labels_score(double *score, metrics *m, const metric *k, utf8_text said, const json_t *labels, err *e);
 void prediction_free(prediction *p);
 
-/* metric_score's or longbench_score's error with name and line of r in front. */
-status prediction_failed(const line_reader *r, const err *inner, err *e);
+/* Calls `take` for each line of r, whose name and number precede its errors. field, labels: those of prediction_of. */
+status predictions_each(line_reader r, const char *field, const char *labels,
+                        status (*take)(void *own, const prediction *p, err *e), void *own, err *e);
 
 #endif

@@ -37,33 +37,33 @@ static status find_metric(const metric **out, const char *name, err *e)
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 
+typedef struct {
+    metrics *m;
+    const metric *k;
+    double sum;
+    size_t count;
+} scorer;
+
+static status score_one(void *own, const prediction *p, err *e)
+{
+    scorer *s = own;
+    const metric_case one = {p->text, p->answers, p->n_answers, p->classes, p->n_classes};
+    double score;
+    TRY(metric_score(s->m, s->k, &one, &score, e));
+    s->sum += score;
+    s->count++;
+    return out_printf(e, "%.17g\n", score);
+}
+
 static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
 {
     const score_options *o = c->own;
-    const char *line, *labels = metric_takes_labels(k) ? "answers" : NULL; /* some take numbers */
-    prediction p = {0};
-    double sum = 0, score;
-    size_t n, count = 0;
-    status st = ST_OK;
-    for (; next_line(&r, &line, &n); count++) {
-        err inner = {0};
-        prediction_free(&p);
-        TRY_GOTO(prediction_read(&p, &r, line, n, "prediction", labels, e));
-        metric_case one = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
-        st = metric_score(m, k, &one, &score, &inner);
-        if (st != ST_OK) {
-            prediction_failed(&r, &inner, e);
-            goto done;
-        }
-        TRY_GOTO(out_printf(e, "%.17g\n", score));
-        sum += score;
-    }
-    if (o->mean && count == 0) st = err_set(e, ST_FORMAT, "--mean: there are no predictions");
-    else if (o->mean) st = out_printf(e, "mean %.17g\n", sum / (double)count);
-    if (st == ST_OK) st = out_flush(e);
-done:
-    prediction_free(&p);
-    return st;
+    scorer s = {.m = m, .k = k};
+    /* Some metrics take numbers. */
+    TRY(predictions_each(r, "prediction", metric_takes_labels(k) ? "answers" : NULL, score_one, &s, e));
+    if (o->mean && s.count == 0) return err_set(e, ST_FORMAT, "--mean: there are no predictions");
+    if (o->mean) TRY(out_printf(e, "mean %.17g\n", s.sum / (double)s.count));
+    return out_flush(e);
 }
 
 static status cmd_score(const cli *c, err *e)

@@ -7,7 +7,7 @@
 #include "eval/made.h"
 #include "eval/prediction.h"
 #include "eval/prompt_file.h"
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 
 enum { INFINITEBENCH_TASKS = 12 };

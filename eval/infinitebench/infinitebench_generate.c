@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
-#include "eval/uuid.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 

@@ -356,12 +356,6 @@ static const answers_layout layout = {.answer = answer_of,
                                       .averages = add_average,
                                       .options = options_json};
 
-static status report(void *own, evaluation *ev, err *e)
-{
-    (void)own;
-    return answers_write(&layout, ev, ev->samples.n, e);
-}
-
 /* ---- the command ---- */
 
 static void say_shortened(const infinitebench_run *r)
@@ -414,7 +408,8 @@ static const evaluation_kind evaluation_of_infinitebench = {.name = "infiniteben
                                                             .item = make_item,
                                                             .config = config,
                                                             .judge = judge,
-                                                            .report = report,
+                                                            .report = answers_report_layout,
+                                                            .layout = &layout,
                                                             .free = free_run};
 
 static const cli_option options[] = {
@@ -437,12 +432,5 @@ static const cli_option options[] = {
      .help = "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)"},
     {0}};
 
-const command infinitebench_command = {.name = "eval infinitebench",
-                                       .args = "",
-                                       .summary = "InfiniteBench: retrieval at any length, and tasks of its data",
-                                       .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
-                                                 OPTIONS_PREFIX,
-                                       .own = options,
-                                       .own_size = sizeof(infinitebench_options),
-                                       .compares = true,
-                                       .evaluation = &evaluation_of_infinitebench};
+EVALUATION_COMMAND(infinitebench, SAMPLE_OPTIONS_GROUPS,
+                   "InfiniteBench: retrieval at any length, and tasks of its data");

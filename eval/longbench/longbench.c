@@ -296,19 +296,6 @@ static status read_last(prediction *p, line_reader r, err *e)
     return prediction_read(p, &r, last, last_n, "pred", NULL, e);
 }
 
-static status add_score(longbench_scores *s, double score, int64_t length, err *e)
-{
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
-        TRY(MEM_GROW(&s->score, cap, e));
-        TRY(MEM_GROW(&s->length, cap, e));
-        s->cap = cap;
-    }
-    s->score[s->n] = score;
-    s->length[s->n++] = length;
-    return ST_OK;
-}
-
 void longbench_scores_free(longbench_scores *s)
 {
     mem_free(s->score);
@@ -316,32 +303,29 @@ void longbench_scores_free(longbench_scores *s)
     *s = (longbench_scores){0};
 }
 
-static status score_lines(metrics *m, const longbench_dataset *d, line_reader r, bool need_length,
-                          longbench_scores *out, err *e)
+typedef struct {
+    metrics *m;
+    const longbench_dataset *d;
+    prediction last;
+    bool need_length;
+    longbench_scores *out;
+} file_scorer;
+
+static status score_line(void *own, const prediction *p, err *e)
 {
-    prediction last = {0}, p = {0};
-    const char *line;
-    size_t n;
-    status st;
-    TRY_GOTO(read_last(&last, r, e));
-    while (next_line(&r, &line, &n)) {
-        double score;
-        err inner = {0};
-        prediction_free(&p);
-        TRY_GOTO(prediction_read(&p, &r, line, n, "pred", NULL, e));
-        metric_case c = {p.text, p.answers, p.n_answers, last.classes, last.n_classes};
-        st = longbench_score(m, d, c, &score, &inner);
-        if (st == ST_OK && need_length && p.length < 0) st = err_set(&inner, ST_FORMAT, "'length' is missing");
-        if (st == ST_OK) st = add_score(out, score, p.length, &inner);
-        if (st != ST_OK) {
-            prediction_failed(&r, &inner, e);
-            goto done;
-        }
+    file_scorer *f = own;
+    longbench_scores *s = f->out;
+    metric_case c = {p->text, p->answers, p->n_answers, f->last.classes, f->last.n_classes};
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 256;
+        TRY(MEM_GROW(&s->score, cap, e));
+        TRY(MEM_GROW(&s->length, cap, e));
+        s->cap = cap;
     }
-done:
-    prediction_free(&last);
-    prediction_free(&p);
-    return st;
+    TRY(longbench_score(f->m, f->d, c, &s->score[s->n], e));
+    if (f->need_length && p->length < 0) return err_set(e, ST_FORMAT, "'length' is missing");
+    s->length[s->n++] = p->length;
+    return ST_OK;
 }
 
 status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path, bool need_length,
@@ -351,7 +335,10 @@ status longbench_score_file(metrics *m, const longbench_dataset *d, const char *
     line_reader r = {.name = path};
     TRY(file_read(&file, &r.size, path, MAX_FILE_BYTES, e));
     r.s = file;
-    status st = score_lines(m, d, r, need_length, out, e);
+    file_scorer f = {.m = m, .d = d, .need_length = need_length, .out = out};
+    status st = read_last(&f.last, r, e);
+    if (st == ST_OK) st = predictions_each(r, "pred", NULL, score_line, &f, e);
+    prediction_free(&f.last);
     mem_free(file);
     return st;
 }

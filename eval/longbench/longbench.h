@@ -10,7 +10,7 @@
 
 #include "eval/metrics/metrics.h"
 #include "eval/prediction.h"
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 #include "eval/stats.h"
 

@@ -216,12 +216,6 @@ static const answers_layout layout = {.answer = answer_of,
                                       .averages = add_averages,
                                       .options = options_json};
 
-static status report(void *own, evaluation *ev, err *e)
-{
-    (void)own;
-    return answers_write(&layout, ev, ev->samples.n, e);
-}
-
 /* ---- a run ---- */
 
 /* Data sets that have samples take their templates from the file. */
@@ -276,7 +270,8 @@ static const evaluation_kind evaluation_of_longbench = {.name = "longbench",
                                                         .item = make_item,
                                                         .config = config,
                                                         .judge = judge,
-                                                        .report = report,
+                                                        .report = answers_report_layout,
+                                                        .layout = &layout,
                                                         .free = free_run};
 
 /* ---- scores of a file ---- */
@@ -389,8 +384,7 @@ static const cli_option options[] = {
 const command longbench_command = {.name = "eval longbench",
                                    .args = "",
                                    .summary = "LongBench v1: strategies and budgets compared, or predictions scored",
-                                   .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
-                                             OPTIONS_PREFIX,
+                                   .groups = SAMPLE_OPTIONS_GROUPS,
                                    .own = options,
                                    .own_size = sizeof(longbench_options),
                                    .compares = true,

@@ -4,7 +4,7 @@
 #ifndef EVAL_LONGBENCH2_H
 #define EVAL_LONGBENCH2_H
 
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 
 enum { LONGBENCH2_CHOICES = 4 };

@@ -245,6 +245,15 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     return ST_OK;
 }
 
+/* A sample counts once among the prompts that are cut. */
+static status passed(void *own, evaluation *ev, err *e)
+{
+    const longbench2_run *r = own;
+    (void)e;
+    if (r->second_pass) ev->n_truncated = r->n_cut;
+    return ST_OK;
+}
+
 /* ---- the report: accuracies by difficulty and length ---- */
 
 /* Groups of answers: all, by difficulty, by length, and from CELLS on each length with each difficulty. */
@@ -445,7 +454,14 @@ static json_t *options_json(const void *own)
                      rules_names[r->rules]);
 }
 
-static const answers_layout layout = {.answer = answer_of,
+static size_t count_answers(const void *own)
+{
+    const longbench2_run *r = own;
+    return (r->ev->passes ? 2 : 1) * r->ev->samples.n;
+}
+
+static const answers_layout layout = {.count = count_answers,
+                                      .answer = answer_of,
                                       .title = print_title,
                                       .lines = print_scores,
                                       .costs = print_costs,
@@ -453,13 +469,6 @@ static const answers_layout layout = {.answer = answer_of,
                                       .options = options_json,
                                       .score = judged,
                                       .is_marked = has_no_choice};
-
-static status report(void *own, evaluation *ev, err *e)
-{
-    const longbench2_run *r = own;
-    if (ev->passes) ev->n_truncated = r->n_cut; /* a sample counts once */
-    return answers_write(&layout, ev, (ev->passes ? 2 : 1) * ev->samples.n, e);
-}
 
 /* ---- the command ---- */
 
@@ -520,7 +529,9 @@ static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
                                                          .item = make_item,
                                                          .config = config,
                                                          .judge = judge,
-                                                         .report = report,
+                                                         .passed = passed,
+                                                         .report = answers_report_layout,
+                                                         .layout = &layout,
                                                          .free = free_run};
 
 static const cli_option options[] = {
@@ -538,12 +549,4 @@ static const cli_option options[] = {
      .help = "whose prompts, lengths and judgement: the benchmark's (default), ParisKV's two passes, or kvpress's"},
     {0}};
 
-const command longbench2_command = {.name = "eval longbench2",
-                                    .args = "",
-                                    .summary = "LongBench v2, multiple choice: strategies and budgets compared",
-                                    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
-                                              OPTIONS_PREFIX,
-                                    .own = options,
-                                    .own_size = sizeof(longbench2_options),
-                                    .compares = true,
-                                    .evaluation = &evaluation_of_longbench2};
+EVALUATION_COMMAND(longbench2, SAMPLE_OPTIONS_GROUPS, "LongBench v2, multiple choice: strategies and budgets compared");

@@ -219,12 +219,6 @@ static void add_cells(json_t **list, const answers *a, size_t row)
 static const answers_layout layout = {
     .answer = answer_of, .title = print_title, .lines = print_scores, .cells = add_cells, .options = config};
 
-static status report(void *own, evaluation *ev, err *e)
-{
-    (void)own;
-    return answers_write(&layout, ev, ev->samples.n, e);
-}
-
 /* ---- the command ---- */
 
 /* The published runs of version 2 sample with temperature 1; the others are greedy. */
@@ -272,7 +266,8 @@ static const evaluation_kind evaluation_of_mrcr = {.name = "mrcr",
                                                    .item = make_item,
                                                    .config = config,
                                                    .judge = judge,
-                                                   .report = report,
+                                                   .report = answers_report_layout,
+                                                   .layout = &layout,
                                                    .free = free_run};
 
 static const cli_option options[] = {{.name = "temp",
@@ -283,12 +278,5 @@ static const cli_option options[] = {{.name = "temp",
                                       .help = "temperature, 0 = greedy (default 0, of version 2 it is 1)"},
                                      {0}};
 
-const command mrcr_command = {.name = "eval mrcr",
-                              .args = "",
-                              .summary = "MRCR, one of several like requests repeated: strategies and budgets compared",
-                              .groups =
-                                  OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS | OPTIONS_PREFIX,
-                              .own = options,
-                              .own_size = sizeof(mrcr_options),
-                              .compares = true,
-                              .evaluation = &evaluation_of_mrcr};
+EVALUATION_COMMAND(mrcr, SAMPLE_OPTIONS_GROUPS,
+                   "MRCR, one of several like requests repeated: strategies and budgets compared");

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 
 typedef struct {

@@ -3,7 +3,7 @@
 #ifndef EVAL_NIAH_H
 #define EVAL_NIAH_H
 
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 
 /* Texts; the haystack goes on from its start where it ends. */
 typedef struct {

@@ -5,7 +5,7 @@
 #define EVAL_SCBENCH_H
 
 #include "eval/made.h"
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 
 enum { SCBENCH_TASKS = 16, SCBENCH_TURNS = 5, SCBENCH_OPTIONS = SAMPLE_OPTIONS };

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "eval/scbench/scbench.h"
-#include "eval/uuid.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 

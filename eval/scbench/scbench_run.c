@@ -401,7 +401,16 @@ static double percent(double sum, size_t n)
     return 100 * (sum / (double)n);
 }
 
-static const answers_layout layout = {.answer = answer_of,
+static size_t count_turns(const void *own)
+{
+    const scbench_run *r = own;
+    size_t n = 0;
+    for (size_t i = 0; i < r->ev->samples.n; i++) n += sample_at(r, i)->n_turns;
+    return n;
+}
+
+static const answers_layout layout = {.count = count_turns,
+                                      .answer = answer_of,
                                       .title = print_title,
                                       .lines = print_tasks,
                                       .cells = add_cells,
@@ -409,14 +418,6 @@ static const answers_layout layout = {.answer = answer_of,
                                       .options = options_json,
                                       .decimals = 3,
                                       .mean = percent};
-
-static status report(void *own, evaluation *ev, err *e)
-{
-    const scbench_run *r = own;
-    size_t n = 0;
-    for (size_t i = 0; i < ev->samples.n; i++) n += sample_at(r, i)->n_turns;
-    return answers_write(&layout, ev, n, e);
-}
 
 /* ---- the command ---- */
 
@@ -467,7 +468,8 @@ static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
                                                       .item = make_item,
                                                       .config = config,
                                                       .judge = judge,
-                                                      .report = report,
+                                                      .report = answers_report_layout,
+                                                      .layout = &layout,
                                                       .free = free_run};
 
 static const cli_option options[] = {
@@ -489,12 +491,5 @@ static const cli_option options[] = {
      .help = "turns follow the model's own answers, which stay in its memory, and not the right ones"},
     {0}};
 
-const command scbench_command = {
-    .name = "eval scbench",
-    .args = "",
-    .summary = "SCBench, several questions on one context: strategies and budgets compared",
-    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS | OPTIONS_PREFIX,
-    .own = options,
-    .own_size = sizeof(scbench_options),
-    .compares = true,
-    .evaluation = &evaluation_of_scbench};
+EVALUATION_COMMAND(scbench, SAMPLE_OPTIONS_GROUPS,
+                   "SCBench, several questions on one context: strategies and budgets compared");

@@ -4,7 +4,7 @@
 #ifndef TESTS_UNIT_PROMPT_FIXTURE_H
 #define TESTS_UNIT_PROMPT_FIXTURE_H
 
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "kernels/base/sha256.h"
 #include "tests/unit/test_tokenizer_util.h"
 
