@@ -14,29 +14,14 @@
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 
-/* ---- text on its way out ---- */
+/* ---- one reply ---- */
 
-status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e)
+status reply_write(void *ctx, const char *text, size_t n, err *e)
 {
-    size_t k;
-    TRY(stop_text_add(&t->text, text, n, &text, &k, stopped, e));
-    if (n == 0) return ST_OK;
-    TRY(out_write(text, k, e));
+    (void)ctx;
+    TRY(out_write(text, n, e));
     return out_flush(e);
 }
-
-status text_out_end(text_out *t, bool stopped, err *e)
-{
-    const char *text;
-    size_t k;
-    stop_text_rest(&t->text, &text, &k);
-    status st = stopped ? ST_OK : out_write(text, k, e);
-    if (st == ST_OK) st = out_flush(e);
-    stop_text_free(&t->text);
-    return st;
-}
-
-/* ---- one reply ---- */
 
 static bool keep_going(void *ctx, int64_t done, int64_t total)
 {
@@ -103,15 +88,6 @@ static status feed(reply *r, const token_list *ids, err *e)
     return st;
 }
 
-/* Prints one token; *stopped at a stop string. */
-static status print_token(text_out *t, token_stream *stream, int32_t id, bool *stopped, err *e)
-{
-    const char *text;
-    size_t n;
-    TRY(token_stream_push(stream, id, &text, &n, e));
-    return text_out_add(t, text, n, stopped, e);
-}
-
 /* Token number i of the reply; the one before it is the last of the sequence. */
 static status next_token(reply *r, int i, int32_t *id, err *e)
 {
@@ -125,7 +101,7 @@ static status next_token(reply *r, int i, int32_t *id, err *e)
     return ST_OK;
 }
 
-static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
+static status decode_loop(reply *r, text_out *t, err *e)
 {
     int32_t id = r->n_new > 0 ? sequence_choose(&r->q, r->x.logits) : 0;
     for (int i = 0; i < r->n_new; i++) {
@@ -133,43 +109,25 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
         TRY(token_list_push(&r->said, id, e));
         TRY(sequence_accept(&r->q, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
-        TRY(print_token(t, stream, id, stopped, e));
+        TRY(text_out_token(t, id, e));
         /* Here alone, so that the last token of a reply is never fed. */
-        if (i + 1 == r->n_new || *stopped || cli_interrupted() || (int64_t)r->q.n_fed >= session_limit(r->q.s)) break;
+        if (i + 1 == r->n_new || t->stopped || cli_interrupted() || (int64_t)r->q.n_fed >= session_limit(r->q.s)) break;
         TRY(next_token(r, i + 1, &id, e));
     }
     return sequence_settle(&r->q, e);
 }
 
-/* Text that goes on: its first word has a space before it if it has one in the whole. A few tokens, since special ones
- * give no text. */
-static status prime(const reply *r, token_stream *stream, err *e)
-{
-    const char *text;
-    size_t n, few = r->q.ids.n < 16 ? r->q.ids.n : 16;
-    for (size_t i = r->q.ids.n - few; i < r->q.ids.n; i++)
-        TRY(token_stream_push(stream, r->q.ids.ids[i], &text, &n, e));
-    return ST_OK;
-}
-
 status reply_run(reply *r, const token_list *ids, err *e)
 {
-    token_stream *stream = NULL;
-    text_out t = {.text = {.stop = r->c->stop, .n_stop = r->c->n_stop}};
-    bool stopped = false;
-    const char *text;
-    size_t n;
+    text_out t;
     if (ids->n == 0 && has_ended(r) && !r->c->ignore_eos) return ST_OK;
     TRY(feed(r, ids, e));
-    TRY(token_stream_create(&stream, r->g->tok, e));
-    status st = ids->n == 0 ? prime(r, stream, e) : ST_OK;
-    if (st == ST_OK) st = decode_loop(r, &t, stream, &stopped, e);
-    if (st == ST_OK && !stopped) {
-        st = token_stream_end(stream, &text, &n, e);
-        if (st == ST_OK) st = text_out_add(&t, text, n, &stopped, e);
-    }
-    status end = text_out_end(&t, stopped, st == ST_OK ? e : NULL);
-    token_stream_free(stream);
+    status st = text_out_open(&t, r->g->tok, r->c->stop, r->c->n_stop, e);
+    t.write = reply_write;
+    if (st == ST_OK && ids->n == 0) st = text_out_begin(&t, r->q.ids.ids, r->q.ids.n, false, e);
+    if (st == ST_OK) st = decode_loop(r, &t, e);
+    status end = text_out_end(&t, st == ST_OK ? e : NULL);
+    text_out_close(&t);
     return st != ST_OK ? st : end;
 }
 

@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 #include "generate/sequence.h"
-#include "tokenizer/stop_text.h"
+#include "generate/text_out.h"
 
 typedef struct {
     const cli *c;
@@ -46,11 +46,7 @@ status reply_check(const cli *c, err *e);
  * the model's maximum. */
 status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e);
 
-/* Prints text, but holds back what may be the beginning of a stop string. */
-typedef struct {
-    stop_text text;
-} text_out;
-status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e);
-status text_out_end(text_out *t, bool stopped, err *e); /* prints what is held, frees */
+/* Prints a piece of a reply (text_out). */
+status reply_write(void *ctx, const char *text, size_t n, err *e);
 
 #endif

@@ -9,28 +9,15 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-enum { PRIME = 16 }; /* tokens of a prompt that say whether a text begins with a space; special ones have no text */
-
 static size_t vocab_of(const scheduler *s)
 {
     return (size_t)decoder_model(s->o.dec)->config.vocab;
 }
 
-/* ---- text ---- */
-
-/* A completion goes on where its prompt ends, which is also said with `echo`. */
-static status begin_text(choice *c, err *e)
+static status write_text(void *ctx, const char *text, size_t n, err *e)
 {
-    const token_list *p = c->prompt;
-    size_t from = c->j->r.echo || p->n < PRIME ? 0 : p->n - PRIME;
-    const char *text;
-    size_t n;
-    if (c->j->r.chat) return ST_OK;
-    for (size_t i = from; i < p->n; i++) {
-        TRY(token_stream_push(c->stream, p->ids[i], &text, &n, e));
-        if (c->j->r.echo) TRY(buffer_add(&c->text, text, n, e));
-    }
-    return ST_OK;
+    choice *c = ctx;
+    return buffer_add(&c->text, text, n, e);
 }
 
 /* ---- logprobs ---- */
@@ -196,10 +183,11 @@ status choice_open(choice *c, scheduler *s, err *e)
                                 .reuse = c->found.entry || c->found.keep ? s->prefix : NULL};
     TRY(sequence_open(&c->q, s->o.dec, &o, e));
     TRY(sequence_push(&c->q, c->prompt->ids, c->prompt->n, e));
-    TRY(token_stream_create(&c->stream, s->o.tok, e));
-    c->stops = (stop_text){.stop = j->r.stop, .n_stop = j->r.n_stop};
+    TRY(text_out_open(&c->out, s->o.tok, j->r.stop, j->r.n_stop, e));
+    c->out.write = write_text;
+    c->out.ctx = c;
     c->exact_prompt = session_can_share(c->q.s, c->q.s, (size_t)c->n_prefill);
-    TRY(begin_text(c, e));
+    if (!j->r.chat) TRY(text_out_begin(&c->out, c->prompt->ids, c->prompt->n, j->r.echo, e));
     if (is_forked(c)) return continue_fork(c, s, e);
     if (scores_prompt(c)) TRY(add_token(c, &(api_token){.own = {c->prompt->ids[0], 0}}, e));
     begin_prompt(c, s);
@@ -222,46 +210,31 @@ void choice_free(choice *c)
 {
     lens_close(c->lens);
     sequence_close(&c->q);
-    token_stream_free(c->stream);
-    stop_text_free(&c->stops);
+    text_out_close(&c->out);
     mem_free(c->text.p);
     mem_free(c->tokens);
 }
 
-static status finish(choice *c, const char *why, bool stopped, err *e)
+static status finish(choice *c, const char *why, err *e)
 {
-    const char *text;
-    size_t n;
-    bool late = false;
     c->finish = why;
     c->state = CHOICE_DONE;
-    if (stopped) return ST_OK;
-    TRY(token_stream_end(c->stream, &text, &n, e));
-    TRY(stop_text_add(&c->stops, text, n, &text, &n, &late, e));
-    TRY(buffer_add(&c->text, text, n, e));
-    if (late) return ST_OK;
-    stop_text_rest(&c->stops, &text, &n);
-    return buffer_add(&c->text, text, n, e);
+    return text_out_end(&c->out, e);
 }
 
 /* A token that was chosen: its text, and whether it is the last. */
 static status say(choice *c, scheduler *s, int32_t id, err *e)
 {
     const api_request *r = &c->j->r;
-    const char *text;
-    size_t n;
-    bool stopped;
     TRY(sequence_accept(&c->q, id, e));
     c->n_new++;
     pthread_mutex_lock(&s->lock);
     s->counts.new_tokens++;
     pthread_mutex_unlock(&s->lock);
-    if (tokenizer_is_eos(s->o.tok, id) && !r->ignore_eos) return finish(c, "stop", false, e);
-    TRY(token_stream_push(c->stream, id, &text, &n, e));
-    TRY(stop_text_add(&c->stops, text, n, &text, &n, &stopped, e));
-    TRY(buffer_add(&c->text, text, n, e));
-    if (stopped) return finish(c, "stop", true, e);
-    return (int64_t)c->n_new < r->max_tokens ? ST_OK : finish(c, "length", false, e);
+    if (tokenizer_is_eos(s->o.tok, id) && !r->ignore_eos) return finish(c, "stop", e);
+    TRY(text_out_token(&c->out, id, e));
+    if (c->out.stopped) return finish(c, "stop", e);
+    return (int64_t)c->n_new < r->max_tokens ? ST_OK : finish(c, "length", e);
 }
 
 status choice_row(choice *c, scheduler *s, float *logits, err *e)
@@ -271,7 +244,7 @@ status choice_row(choice *c, scheduler *s, float *logits, err *e)
     size_t vocab = vocab_of(s);
     if (q->n_fed < q->ids.n) /* the prompt's end as decode steps */
         return r->echo ? score(c, q->ids.ids[q->n_fed], logits, vocab, e) : ST_OK;
-    if (r->max_tokens == 0) return finish(c, "length", false, e);
+    if (r->max_tokens == 0) return finish(c, "length", e);
     if (!r->logprobs) return say(c, s, sequence_choose(&c->q, logits), e);
     memcpy(s->row, logits, vocab * sizeof *logits); /* sampling changes them */
     int32_t id = sequence_choose(&c->q, s->row);

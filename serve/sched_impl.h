@@ -6,11 +6,11 @@
 #include <pthread.h>
 
 #include "generate/sequence.h"
+#include "generate/text_out.h"
 #include "lens/lens.h"
 #include "serve/fork.h"
 #include "serve/metrics.h"
 #include "serve/sched.h"
-#include "tokenizer/stop_text.h"
 
 enum {
     JOB_BUFFER = 64 << 10,  /* bytes that wait for a slow reader before its sequences pause */
@@ -29,8 +29,7 @@ typedef struct {
     sequence q;        /* its ids: the prompt, then new tokens */
     reuse_known found; /* prefix cache lookup before the sequence exists */
     lens *lens;        /* of a lens, which has sessions of its own */
-    token_stream *stream;
-    stop_text stops;
+    text_out out;
     int64_t n_prefill; /* tokens of the prompt that are not decode steps */
     size_t n_cached;   /* tokens of the prompt that were not computed */
     size_t n_new;

@@ -46,16 +46,17 @@ static char *give_stdout(void)
 /* Prints pieces (separated by '|') until a stop string is complete. */
 static char *print_pieces(const char *const *stop, int n_stop, const char *pieces, bool *stopped)
 {
-    text_out t = {.text = {.stop = stop, .n_stop = n_stop}};
+    text_out t = {.stops = {.stop = stop, .n_stop = n_stop}, .write = reply_write};
     err e = {0};
-    *stopped = false;
     take_stdout();
-    for (const char *p = pieces; p && !*stopped;) {
+    for (const char *p = pieces; p && !t.stopped;) {
         const char *bar = strchr(p, '|');
-        text_out_add(&t, p, bar ? (size_t)(bar - p) : strlen(p), stopped, &e);
+        text_out_add(&t, p, bar ? (size_t)(bar - p) : strlen(p), &e);
         p = bar ? bar + 1 : NULL;
     }
-    text_out_end(&t, *stopped, &e);
+    text_out_end(&t, &e);
+    *stopped = t.stopped;
+    text_out_close(&t);
     return give_stdout();
 }
 
