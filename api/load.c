@@ -127,16 +127,17 @@ static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_
     *o = (kvasir_options){0};
     if (given) TRY(lib_take(o, sizeof *o, given, "options", e));
     if (o->flags != 0) return err_set(e, ST_UNSUPPORTED, "options: flags %d, expected 0", (int)o->flags);
-    if (o->threads < 0 || o->batch < 0 || o->chunk < 0 || o->ctx < 0)
-        return err_set(e, ST_USAGE, "options: threads %d, batch %d, chunk %d, ctx %lld, expected 0 or more",
-                       (int)o->threads, (int)o->batch, (int)o->chunk, (long long)o->ctx);
-    if (o->batch > MOST_BATCH || o->chunk > MOST_CHUNK)
-        return err_set(e, ST_USAGE, "options: batch %d and chunk %d, expected at most %d and %d", (int)o->batch,
-                       (int)o->chunk, MOST_BATCH, MOST_CHUNK);
-    if (o->prefix_ram < 0 || o->prefix_disk_bytes < 0 || o->prefix_min < 0)
-        return err_set(e, ST_USAGE,
-                       "options: prefix_ram %lld, prefix_disk_bytes %lld, prefix_min %lld, expected 0 or more",
-                       (long long)o->prefix_ram, (long long)o->prefix_disk_bytes, (long long)o->prefix_min);
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } counts[] = {{"threads", o->threads, INT64_MAX},       {"batch", o->batch, MOST_BATCH},
+                  {"chunk", o->chunk, MOST_CHUNK},          {"ctx", o->ctx, INT64_MAX},
+                  {"prefix_ram", o->prefix_ram, INT64_MAX}, {"prefix_disk_bytes", o->prefix_disk_bytes, INT64_MAX},
+                  {"prefix_min", o->prefix_min, INT64_MAX}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 0 || counts[i].value > counts[i].most)
+            return err_set(e, ST_USAGE, "options: %s %lld, expected 0 to %lld", counts[i].name,
+                           (long long)counts[i].value, (long long)counts[i].most);
     if (o->batch == 0) o->batch = BATCH;
     m->decoder = (decoder_options){.chunk = (size_t)o->chunk, .max_batch = (size_t)o->batch};
     if (o->draft) m->decoder.verify = SESSION_VERIFY_ROWS;
@@ -322,6 +323,5 @@ static status info(const kvasir_model *m, kvasir_info *out, err *e)
 kvasir_status kvasir_model_info(const kvasir_model *m, kvasir_info *out, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = info(m, out, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_said(info(m, out, &e), &e, msg, msg_size);
 }

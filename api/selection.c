@@ -79,8 +79,7 @@ static status watch(kvasir_session *s, bool on, err *e)
 kvasir_status kvasir_session_watch(kvasir_session *s, int32_t on, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = watch(s, on != 0, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_said(watch(s, on != 0, &e), &e, msg, msg_size);
 }
 
 static status selection(const kvasir_session *s, int32_t layer, int32_t head, const int32_t **positions, size_t *n,
@@ -105,6 +104,5 @@ kvasir_status kvasir_session_selection(const kvasir_session *s, int32_t layer, i
                                        size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = selection(s, layer, head, positions, n, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_said(selection(s, layer, head, positions, n, &e), &e, msg, msg_size);
 }

@@ -189,13 +189,11 @@ static status next(kvasir_text *t, bool end, int32_t id, const char **bytes, siz
 kvasir_status kvasir_text_push(kvasir_text *text, int32_t id, const char **bytes, size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = next(text, false, id, bytes, n, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_said(next(text, false, id, bytes, n, &e), &e, msg, msg_size);
 }
 
 kvasir_status kvasir_text_end(kvasir_text *text, const char **bytes, size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = next(text, true, 0, bytes, n, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_said(next(text, true, 0, bytes, n, &e), &e, msg, msg_size);
 }

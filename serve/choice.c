@@ -161,10 +161,8 @@ static void begin_prompt(choice *c, scheduler *s)
     c->n_cached = c->q.n_fed;
     c->state = CHOICE_PROMPT;
     if (!c->j->cached || scores_prompt(c)) return;
-    pthread_mutex_lock(&s->lock);
-    s->counts.known_tokens += (int64_t)c->n_cached;
-    s->counts.lookups[c->n_cached > 0]++;
-    pthread_mutex_unlock(&s->lock);
+    sched_count(s, &s->counts.known_tokens, (int64_t)c->n_cached);
+    sched_count(s, &s->counts.lookups[c->n_cached > 0], 1);
 }
 
 /* ---- a sequence ---- */
@@ -228,9 +226,7 @@ static status say(choice *c, scheduler *s, int32_t id, err *e)
     const api_request *r = &c->j->r;
     TRY(sequence_accept(&c->q, id, e));
     c->n_new++;
-    pthread_mutex_lock(&s->lock);
-    s->counts.new_tokens++;
-    pthread_mutex_unlock(&s->lock);
+    sched_count(s, &s->counts.new_tokens, 1);
     if (tokenizer_is_eos(s->o.tok, id) && !r->ignore_eos) return finish(c, "stop", e);
     TRY(text_out_token(&c->out, id, e));
     if (c->out.stopped) return finish(c, "stop", e);

@@ -57,11 +57,6 @@ static json_t *usage_of(const job *j)
                      "cached_tokens", (json_int_t)known);
 }
 
-static double seconds(int64_t ns)
-{
-    return (double)ns / 1e9;
-}
-
 /* Of all choices together. */
 static json_t *draft_of(const job *j)
 {
@@ -101,8 +96,8 @@ static json_t *kvasir_of(const job *j)
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:O, s:f, s:f, s:f}", "attn", attn, "kv_bytes",
                           (json_int_t)kv, "index_bytes", (json_int_t)index, "prefix_tokens", (json_int_t)known, "seed",
                           (json_int_t)j->seed, "exact_prompt", exact && j->decode <= 0, "ignored", j->r.ignored,
-                          "queue_seconds", seconds(j->admitted_ns - j->submitted_ns), "prefill_seconds",
-                          seconds(j->prefill_ns), "decode_seconds", seconds(j->decode_ns));
+                          "queue_seconds", (double)(j->admitted_ns - j->submitted_ns) / 1e9, "prefill_seconds",
+                          (double)j->prefill_ns / 1e9, "decode_seconds", (double)j->decode_ns / 1e9);
     if (o && j->draft) json_object_set_new(o, "draft", draft_of(j));
     if (o && steps > 0) {
         json_object_set_new(o, "attended", json_real(attended / steps / layers));

@@ -14,6 +14,7 @@ static const struct {
     http_route route;
 } paths[] = {{"GET", "/health", ROUTE_HEALTH},
              {"GET", "/v1/models", ROUTE_MODELS},
+             {"GET", "/v1/models/", ROUTE_MODELS},
              {"GET", "/metrics", ROUTE_METRICS},
              {"GET", "/tokenizer_info", ROUTE_INFO},
              {"POST", "/tokenize", ROUTE_TOKENIZE},
@@ -27,18 +28,14 @@ static const struct {
 
 bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e)
 {
-    static const char models[] = "/v1/models/", maps[] = "/lens/";
     const char *takes = NULL;
     *rest = NULL;
-    if (strncmp(path, models, sizeof models - 1) == 0) {
-        *rest = path + sizeof models - 1;
-        path = "/v1/models";
-    } else if (strncmp(path, maps, sizeof maps - 1) == 0) {
-        *rest = path + sizeof maps - 1;
-        path = maps;
-    }
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        if (strcmp(paths[i].path, path) != 0) continue;
+        const char *own = paths[i].path;
+        size_t n = strlen(own);
+        bool begins = n > 1 && own[n - 1] == '/'; /* what follows is `rest` */
+        if (begins ? strncmp(own, path, n) != 0 : strcmp(own, path) != 0) continue;
+        *rest = begins ? path + n : NULL;
         *out = paths[i].route;
         if (strcmp(paths[i].method, method) == 0) return true;
         if (strcmp(paths[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;

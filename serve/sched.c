@@ -117,14 +117,17 @@ static choice *next_waiting(scheduler *s)
     return best;
 }
 
-static void count_admitted(scheduler *s, job *j)
+static void set_admitted(scheduler *s, job *j)
 {
-    if (j->admitted) return;
-    j->admitted_ns = clock_ns();
-    pthread_mutex_lock(&s->lock);
-    s->counts.admitted++;
-    histogram_add(&s->counts.queue, j->admitted_ns - j->submitted_ns);
-    pthread_mutex_unlock(&s->lock);
+    if (!j->admitted) {
+        j->admitted_ns = clock_ns();
+        sched_count(s, &s->counts.admitted, 1);
+        sched_count_time(s, &s->counts.queue, j->admitted_ns - j->submitted_ns);
+    }
+    pthread_mutex_lock(&j->lock);
+    j->admitted = true;
+    if (j->r.stream) job_wake(j);
+    pthread_mutex_unlock(&j->lock);
 }
 
 static void admit(scheduler *s)
@@ -140,11 +143,7 @@ static void admit(scheduler *s)
             release(s, c->j);
             continue;
         }
-        count_admitted(s, c->j);
-        pthread_mutex_lock(&c->j->lock);
-        c->j->admitted = true;
-        if (c->j->r.stream) job_wake(c->j);
-        pthread_mutex_unlock(&c->j->lock);
+        set_admitted(s, c->j);
     }
 }
 
@@ -189,17 +188,15 @@ static int64_t decode(scheduler *s)
             if (choice_row(c, s, row, &own) != ST_OK) fail(c->j, &own);
         }
     }
-    pthread_mutex_lock(&s->lock);
-    s->counts.steps++;
-    histogram_add(&s->counts.step, t);
-    pthread_mutex_unlock(&s->lock);
+    sched_count(s, &s->counts.steps, 1);
+    sched_count_time(s, &s->counts.step, t);
     return t ? t : 1;
 }
 
 /* Steps of sequences that draft, each in turn: as many as take the time `most`, at least one. Returns their time. */
 static int64_t draft(scheduler *s, int64_t most)
 {
-    int64_t t = 0, steps = 0;
+    int64_t t = 0;
     for (size_t k = 0, first = s->draft_turn; k < s->n_running && t <= most; k++) {
         size_t i = (first + k) % s->n_running;
         choice *c = s->running[i];
@@ -210,12 +207,9 @@ static int64_t draft(scheduler *s, int64_t most)
         int64_t took = clock_ns() - began;
         c->j->decode_ns += took;
         t += took > 0 ? took : 1;
-        steps++;
+        sched_count(s, &s->counts.steps, 1);
         s->draft_turn = i + 1;
     }
-    pthread_mutex_lock(&s->lock);
-    s->counts.steps += steps;
-    pthread_mutex_unlock(&s->lock);
     return t;
 }
 
@@ -232,9 +226,7 @@ static int64_t prefill(scheduler *s)
         t = clock_ns() - t;
         c->j->prefill_ns += t;
         s->turn = (s->turn + k + 1) % s->n_running;
-        pthread_mutex_lock(&s->lock);
-        s->counts.prompt_tokens += (int64_t)(c->q.n_fed - before);
-        pthread_mutex_unlock(&s->lock);
+        sched_count(s, &s->counts.prompt_tokens, (int64_t)(c->q.n_fed - before));
         return t;
     }
     return 0;
@@ -247,9 +239,7 @@ static void count_first(scheduler *s, job *j)
     for (size_t i = 0; i < j->n_choices && !j->first_ns && !said; i++) said = j->choices[i].n_new > 0;
     if (!said) return;
     j->first_ns = clock_ns();
-    pthread_mutex_lock(&s->lock);
-    histogram_add(&s->counts.first_token, j->first_ns - j->submitted_ns);
-    pthread_mutex_unlock(&s->lock);
+    sched_count_time(s, &s->counts.first_token, j->first_ns - j->submitted_ns);
 }
 
 static void hand_out(scheduler *s)

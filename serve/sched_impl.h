@@ -91,7 +91,7 @@ typedef struct {
     int64_t cancelled;                                      /* requests */
     int64_t prompt_tokens, known_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
     int64_t lookups[2];                                     /* in the prefix store: misses, hits */
-    size_t admitted;                                        /* requests under way that do not wait any more */
+    int64_t admitted;                                       /* requests in progress that do not wait any more */
     size_t running, used;                                   /* sequences, and the bytes planned for them */
     histogram queue, first_token, step;                     /* the first two: since the request came */
 } sched_counts;
@@ -138,6 +138,10 @@ void choice_close(choice *c); /* frees its session, whose counts remain */
 void choice_free(choice *c);
 /* Frees the states that choices of a job did not take. */
 void choice_drop_forks(job *j, scheduler *s);
+
+/* spec.c: add to counts, under the lock. */
+void sched_count(scheduler *s, int64_t *count, int64_t n);
+void sched_count_time(scheduler *s, histogram *h, int64_t ns);
 
 /* spec.c: the alias of a name in requests; NULL: it is none. */
 const sched_alias *sched_alias_of(const scheduler *s, const char *name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tokens and the strategy of a request. */
+/* Parts of the scheduler that need no other file of it: tokens and the strategy of a request, counts. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -80,4 +80,20 @@ status sched_spec(const scheduler *s, const api_request *r, attn_spec *out, int6
     if (r->decode >= 0) *decode = r->decode;
     mem_free(words);
     return st;
+}
+
+/* ---- counts ---- */
+
+void sched_count(scheduler *s, int64_t *count, int64_t n)
+{
+    pthread_mutex_lock(&s->lock);
+    *count += n;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sched_count_time(scheduler *s, histogram *h, int64_t ns)
+{
+    pthread_mutex_lock(&s->lock);
+    histogram_add(h, ns);
+    pthread_mutex_unlock(&s->lock);
 }

@@ -219,7 +219,7 @@ void sched_metrics(scheduler *s, FILE *f)
                                {"kvasir_new_tokens_total", "", c.new_tokens},
                                {"kvasir_steps_total", "", c.steps}};
     const metric gauges[] = {{"kvasir_running", "", (int64_t)c.running},
-                             {"kvasir_waiting", "", (int64_t)(jobs - c.admitted)},
+                             {"kvasir_waiting", "", (int64_t)jobs - c.admitted},
                              {"kvasir_kv_bytes", "", (int64_t)c.used},
                              {"kvasir_prefix_entries", "", (int64_t)kept.entries},
                              {"kvasir_prefix_bytes", "tier=\"memory\"", (int64_t)kept.bytes},
