@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* ActQKV beside what test_sequences.c replays: bytes, stores, factors of rotations. */
+/* ActQKV: bytes, factors of rotations, chunks, choose=. test_sequences.c has its outputs. */
 /* Builds: race */
 #include "config.h"
 
@@ -73,53 +73,6 @@ static void check_bytes(rig *g, dtype type)
     ok(fixed >= T_LAYERS * (masses + stats) && fixed < T_LAYERS * (masses + stats) + 600, "U6: masses and statistics");
     ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch, "U6: the plan is what is held");
     attn_seq_free(s);
-}
-
-/* Rows that all stores hold exactly: with every block chosen only the rounding of representatives differs,
- * which decides nothing. */
-static void check_stores(rig *g)
-{
-    static world keep;
-    static head_rows out[2][T_LAYERS * 60];
-    static const char *const stores[] = {"f16", "bf16", "kivi2/r=64/g=8", "logquant/r=96/g=8"};
-    err e = {0};
-    attn_seq *s;
-    bool same = true;
-    keep = w;
-    for (size_t i = 0; i < sizeof w.k / sizeof(float); i++) {
-        float *k = &w.k[0][0][0][0] + i, *v = &w.v[0][0][0][0] + i;
-        *k = roundf(*k * 64) / 64;
-        *v = roundf(*v * 64) / 64;
-    }
-    for (int i = -1; i < 4; i++) {
-        char text[160];
-        snprintf(text, sizeof text, NUMBERS ":budget=179:kv=%s", i < 0 ? "f32" : stores[i]);
-        if (!is_ok(rig_seq(g, &s, text, DT_F32, 120, &e), &e, "%s", text)) continue;
-        rig_prompt(g, &s, 1, 60, 64, out[i >= 0]);
-        same &= i < 0 || rows_agree(&out[1][0][0][0], &out[0][0][0][0], sizeof out[0] / sizeof(float));
-        rig_decode(g, &s, 1, i < 0 ? want : got);
-        same &= i < 0 || rows_agree(&got[0][0][0], &want[0][0][0], T_LAYERS * sizeof *got / sizeof(float));
-        attn_seq_free(s);
-    }
-    ok(same, "every store gives the bits of f32 where it holds the rows exactly");
-    is_ok(rig_seq(g, &s, NUMBERS ":budget=179:kv=kivi4/r=16/g=8", DT_F32, 120, &e), &e, "over kivi");
-    attn_seq *f;
-    rig_seq(g, &f, NUMBERS ":budget=179", DT_F32, 120, &e);
-    double num = 0, den = 0;
-    rig_prompt(g, &s, 1, 60, 64, NULL);
-    rig_prompt(g, &f, 1, 60, 64, NULL);
-    for (int t = 0; t < 30; t++) {
-        rig_decode(g, &s, 1, got);
-        rig_decode(g, &f, 1, want);
-        for (int i = 0; i < T_LAYERS * ROW; i++) {
-            num += pow((double)(&got[0][0][0])[i] - (double)(&want[0][0][0])[i], 2);
-            den += pow((double)(&want[0][0][0])[i], 2);
-        }
-    }
-    ok(num > 0 && num < 0.02 * den, "over quantized rows: near, not equal (%.2g)", num / den);
-    attn_seq_free(s);
-    attn_seq_free(f);
-    w = keep;
 }
 
 /* Rotations with a factor scale every product by its square, those with raw keys too. */
@@ -208,7 +161,6 @@ int main(void)
         check_no_way_back(&g);
         check_bytes(&g, DT_F32);
         check_bytes(&g, DT_F16);
-        check_stores(&g);
         check_mscale(&g);
         check_chunk(&g);
         check_controls(&g);
