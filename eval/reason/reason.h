@@ -4,7 +4,7 @@
 #ifndef EVAL_REASON_H
 #define EVAL_REASON_H
 
-#include "eval/prompter.h"
+#include "eval/prompt.h"
 #include "eval/samples.h"
 
 enum { REASON_CHOICES = 4, REASON_METRICS = 2, REASON_STOPS = 8, REASON_DRAWN = 8 };

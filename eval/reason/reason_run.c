@@ -638,18 +638,18 @@ static json_t *options_json(const void *own)
                      "top_k", r->sampling.top_k, "top_p", r->sampling.top_p);
 }
 
+static size_t count(const void *own)
+{
+    return ((const reason_run *)own)->ev->n_samples;
+}
+
 static const answers_layout layout = {.answer = answer_of,
                                       .title = print_title,
                                       .lines = print_accuracies,
                                       .costs = print_generations,
                                       .cells = add_row,
-                                      .options = options_json};
-
-static status report(void *own, evaluation *ev, err *e)
-{
-    (void)own;
-    return answers_write(&layout, ev, ev->n_samples, e);
-}
+                                      .options = options_json,
+                                      .count = count};
 
 /* ---- the commands ---- */
 
@@ -683,7 +683,8 @@ static const char *const tables[] = {"reason/protocols.json", NULL};
                                                          .config = config,                                             \
                                                          .judge = judge,                                               \
                                                          .costs = costs,                                               \
-                                                         .report = report,                                             \
+                                                         .report = answers_report_layout,                              \
+                                                         .layout = &layout,                                            \
                                                          .free = free_run};
 
 EVALUATION(gsm8k, false)

@@ -450,21 +450,22 @@ static double percent(double sum, size_t n)
     return round_decimals(sum / (double)n * 100, 2);
 }
 
-static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
-                                      .lines = print_scores,
-                                      .costs = print_costs,
-                                      .json = write_json,
-                                      .mean = percent};
-
-static status report(void *own, evaluation *ev, err *e)
+static size_t count(const void *own)
 {
     const ruler_inputs *in = &((const ruler_run *)own)->in;
     size_t n = 0;
     for (size_t t = 0; t < RULER_TASKS; t++)
         if (in->runs[t]) n += in->samples[t] * in->n_length;
-    return answers_write(&layout, ev, n, e);
+    return n;
 }
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_scores,
+                                      .costs = print_costs,
+                                      .json = write_json,
+                                      .mean = percent,
+                                      .count = count};
 
 /* ---- the command ---- */
 
@@ -486,7 +487,8 @@ static const evaluation_kind evaluation_of_ruler = {.name = "ruler",
                                                     .item = make_item,
                                                     .config = config,
                                                     .judge = judge,
-                                                    .report = report,
+                                                    .report = answers_report_layout,
+                                                    .layout = &layout,
                                                     .free = free_run};
 
 static status cmd_ruler(const cli *c, err *e)
