@@ -185,18 +185,16 @@ static status read_folder(reader *r, const char *dir, err *e)
     return err_set(e, ST_IO, "--data %s: no .txt or .jsonl file (packed ones are not read)", path_tail(dir));
 }
 
+static status read_path(void *ctx, const char *path, err *e)
+{
+    return dir_exists(path) ? read_folder(ctx, path, e) : read_file(ctx, path, e);
+}
+
 status pg19_read(pg19_books *out, const char *data, size_t limit, err *e)
 {
-    char **word = NULL, *store = NULL;
-    size_t n;
     reader r = {out, limit};
     *out = (pg19_books){0};
-    status st = cli_split(&word, &n, &store, data, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        st = dir_exists(word[i]) ? read_folder(&r, word[i], e) : read_file(&r, word[i], e);
-    mem_free(word);
-    mem_free(store);
-    return st;
+    return cli_each(data, read_path, &r, e);
 }
 
 void pg19_books_free(pg19_books *b)

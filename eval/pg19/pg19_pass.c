@@ -157,26 +157,15 @@ static void group_close(group *g)
     mem_free(g->at);
 }
 
-/* {identity, name, title, tokens, nll or loss, ppl, seconds, together}. */
-static json_t *result_json(const group *g, const seat *t, const json_t *own)
-{
-    const pg19_book *b = &g->r->books.book[g->book];
-    json_t *o = pg19_identity(g->r, t->row, g->book, g->length);
-    json_t *more = json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds",
-                             (double)g->ns * 1e-9, "together", (int)g->n);
-    bool good =
-        o && more && own && json_object_update(o, (json_t *)(uintptr_t)own) == 0 && json_object_update(o, more) == 0;
-    json_decref(more);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
-}
-
+/* Adds the result of a seat, which takes `own`: {identity, own, name, title, seconds, together}. */
 static status add_result(const group *g, const seat *t, json_t *own, err *e)
 {
-    status st = results_add(g->r->out, result_json(g, t, own), e);
-    json_decref(own);
-    return st;
+    const pg19_book *b = &g->r->books.book[g->book];
+    json_t *o = results_merge(pg19_identity(g->r, t->row, g->book, g->length), own);
+    return results_add(g->r->out,
+                       results_merge(o, json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds",
+                                                  (double)g->ns * 1e-9, "together", (int)g->n)),
+                       e);
 }
 
 /* ---- through the decode path ---- */

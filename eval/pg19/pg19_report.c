@@ -30,80 +30,82 @@ static double sum_at(const json_t *line, int64_t n)
     return (double)NAN;
 }
 
-static int64_t tokens_of(const json_t *line)
+/* Results of a row at a length, for one book or all of them. */
+typedef struct {
+    size_t n;
+    int64_t tokens, longest;                      /* in all; of one book, at most */
+    double nll, loss, windows, attended, seconds; /* sums; attended: over the tokens */
+    double kv_bytes, index_bytes;                 /* at most */
+    bool limited;                                 /* a token was not attended */
+    double worst;                                 /* largest difference from a chunked pass, relative; -1: none */
+    const json_t *worst_line;
+    size_t worst_book;
+} totals;
+
+static void add_difference(totals *t, const json_t *line, size_t book)
 {
-    return json_integer_value(json_object_get(line, "tokens"));
+    double a = results_number(line, "ppl"), b = results_number(line, "chunked_ppl"), d = fabs(a - b) / b;
+    if (isnan(d) || d <= t->worst) return;
+    t->worst = d;
+    t->worst_line = line;
+    t->worst_book = book;
 }
 
-static bool in_range(size_t book, size_t i)
+static totals totals_of(const pg19_run *r, size_t row, size_t book, int64_t length)
 {
-    return book == ALL || book == i;
+    totals t = {.worst = -1};
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = book == ALL || book == i ? pg19_result(r, row, i, length) : NULL;
+        if (!line) continue;
+        int64_t tokens = json_integer_value(json_object_get(line, "tokens"));
+        double attended = results_number(line, "attended");
+        t.n++;
+        t.tokens += tokens;
+        if (tokens > t.longest) t.longest = tokens;
+        t.nll += results_number(line, "nll");
+        t.loss += results_number(line, "loss");
+        t.windows += results_number(line, "windows");
+        t.attended += attended * (double)tokens;
+        t.seconds += results_number(line, "seconds") / results_number(line, "together");
+        t.kv_bytes = fmax(t.kv_bytes, results_number(line, "kv_bytes"));
+        t.index_bytes = fmax(t.index_bytes, results_number(line, "index_bytes"));
+        t.limited |= attended < results_number(line, "visible");
+        add_difference(&t, line, i);
+    }
+    return t;
 }
 
-/* Cumulative perplexity of the first n tokens of the books that have so many (n 0: of all tokens of all books); NAN:
- * there is none. */
-static double ppl_decoded(const pg19_run *r, size_t row, size_t book, int64_t n)
+/* Returns the perplexity of the first n tokens of the books that have so many; NAN: none has. */
+static double ppl_of_first(const pg19_run *r, size_t row, size_t book, int64_t n)
 {
     double sum = 0, count = 0;
     for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
-        if (!line || tokens_of(line) < n) continue;
-        sum += n ? sum_at(line, n) : results_number(line, "nll");
-        count += (double)(n ? n : tokens_of(line));
+        const json_t *line = book == ALL || book == i ? pg19_result(r, row, i, r->length[0]) : NULL;
+        if (!line || json_integer_value(json_object_get(line, "tokens")) < n) continue;
+        sum += sum_at(line, n);
+        count += (double)n;
     }
     return count > 0 ? exp(sum / count) : (double)NAN;
 }
 
-/* exp of the mean over windows. */
-static double ppl_windows(const pg19_run *r, size_t row, size_t book, int64_t length)
-{
-    double loss = 0, windows = 0;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, length) : NULL;
-        if (!line) continue;
-        loss += results_number(line, "loss");
-        windows += results_number(line, "windows");
-    }
-    return windows > 0 ? exp(loss / windows) : (double)NAN;
-}
-
+/* Returns the perplexity by length: of the first n tokens (0: of all) or of windows of n tokens; NAN: none. */
 static double ppl_at(const pg19_run *r, size_t row, size_t book, int64_t n)
 {
-    return r->protocol == PG19_DECODE ? ppl_decoded(r, row, book, n) : ppl_windows(r, row, book, n);
+    bool decode = r->protocol == PG19_DECODE;
+    if (decode && n) return ppl_of_first(r, row, book, n);
+    const totals t = totals_of(r, row, book, decode ? r->length[0] : n);
+    double sum = decode ? t.nll : t.loss, count = decode ? (double)t.tokens : t.windows;
+    return count > 0 ? exp(sum / count) : (double)NAN;
 }
 
-/* Over the books: the mean of `attended` by token, the most bytes. */
-static double mean_attended(const pg19_run *r, size_t row, size_t book)
-{
-    double sum = 0, n = 0;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
-        if (!line) continue;
-        sum += results_number(line, "attended") * (double)tokens_of(line);
-        n += (double)tokens_of(line);
-    }
-    return sum / n;
-}
-
-static double most_megabytes(const pg19_run *r, size_t row, size_t book, const char *key)
-{
-    double most = 0;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
-        if (line && results_number(line, key) / 1e6 > most) most = results_number(line, key) / 1e6;
-    }
-    return most;
-}
-
-/* Tokens of the longest result of a book (of all books: of any), for any row. */
+/* Returns the tokens of the longest result of a book, or of all books. */
 static int64_t longest(const pg19_run *r, size_t book)
 {
     int64_t most = 0;
-    for (size_t row = 0; row < r->rows.n; row++)
-        for (size_t i = 0; i < r->books.n; i++) {
-            const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
-            if (line && tokens_of(line) > most) most = tokens_of(line);
-        }
+    for (size_t row = 0; row < r->rows.n; row++) {
+        const totals t = totals_of(r, row, book, r->length[0]);
+        if (t.longest > most) most = t.longest;
+    }
     return most;
 }
 
@@ -155,10 +157,10 @@ static status print_row(const pg19_run *r, size_t row, size_t book, const int64_
     lineup_budget_text(budget, sizeof budget, spec);
     TRY(out_printf(e, "%-*s %8s", lineup_width(&r->rows), spec->text, budget));
     for (size_t i = 0; i < n; i++) TRY(print_ppl(ppl_at(r, row, book, column[i]), e));
-    if (r->protocol == PG19_DECODE && r->rows.why[row].code == ST_OK)
-        TRY(out_printf(e, " %10.1f %9.2f %9.2f", mean_attended(r, row, book), most_megabytes(r, row, book, "kv_bytes"),
-                       most_megabytes(r, row, book, "index_bytes")));
-    else if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "-", "-", "-"));
+    if (r->protocol == PG19_DECODE && r->rows.why[row].code == ST_OK) {
+        const totals t = totals_of(r, row, book, r->length[0]);
+        TRY(out_printf(e, " %10.1f %9.2f %9.2f", t.attended / (double)t.tokens, t.kv_bytes / 1e6, t.index_bytes / 1e6));
+    } else if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "-", "-", "-"));
     return out_printf(e, "\n");
 }
 
@@ -190,77 +192,40 @@ static status print_table(const pg19_run *r, size_t book, err *e)
     return out_printf(e, "\n");
 }
 
-/* ---- what is below the tables ---- */
+/* ---- below the tables ---- */
 
-/* The book in which the decode path of a row and its chunked pass differ most; its relative difference, -1: none was
- * compared. */
-static double worst_difference(const pg19_run *r, size_t row, size_t *book)
+/* Prints what the results of a row under decode say about its perplexity. */
+static status print_note(const pg19_run *r, size_t row, const totals *t, err *e)
 {
-    double worst = -1;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = pg19_result(r, row, i, r->length[0]);
-        double a = results_number(line, "ppl"), b = results_number(line, "chunked_ppl"), d = fabs(a - b) / b;
-        if (isnan(d) || d <= worst) continue;
-        worst = d;
-        *book = i;
-    }
-    return worst;
-}
-
-static status print_chunked(const pg19_run *r, size_t row, err *e)
-{
-    size_t book = 0;
-    double d = worst_difference(r, row, &book);
-    if (d < 0) return ST_OK;
-    const json_t *line = pg19_result(r, row, book, r->length[0]);
+    const attn_spec *spec = &r->rows.run[row].spec;
+    if (t->n > 0 && !t->limited && attn_has_budget(spec))
+        return out_printf(e,
+                          "  - %s, budget %lld: every token was attended: the text is within the "
+                          "budget, or too short for this strategy, or it chooses behind prompts\n",
+                          spec->text, (long long)spec->budget);
+    if (t->worst < 0) return ST_OK;
     return out_printf(e,
                       "  - %s: %.6f token by token, %.6f in one chunked pass: relative difference %.1e (limit "
                       "%.0e)\n",
-                      r->rows.run[row].spec.text, results_number(line, "ppl"), results_number(line, "chunked_ppl"), d,
-                      r->tolerance);
-}
-
-/* A budget that was never short: the row says nothing about it. */
-static bool had_no_effect(const pg19_run *r, size_t row)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const json_t *line = pg19_result(r, row, i, r->length[0]);
-        if (line && results_number(line, "attended") < results_number(line, "visible")) return false;
-        n += line != NULL;
-    }
-    return n > 0 && attn_has_budget(&r->rows.run[row].spec);
-}
-
-static status print_speed(const pg19_run *r, err *e)
-{
-    double seconds = 0;
-    int64_t tokens = 0;
-    for (size_t row = 0; row < r->rows.n; row++)
-        for (size_t i = 0; i < r->books.n; i++) {
-            const json_t *line = pg19_result(r, row, i, r->length[0]);
-            if (!line) continue;
-            seconds += results_number(line, "seconds") / results_number(line, "together");
-            tokens += tokens_of(line);
-        }
-    return out_printf(e, "%lld tokens in %.1f s: %.1f tokens/s%s\n", (long long)tokens, seconds,
-                      seconds > 0 ? (double)tokens / seconds : 0,
-                      r->rows.n > 1 ? " of all strategies, side by side" : "");
+                      spec->text, results_number(t->worst_line, "ppl"), results_number(t->worst_line, "chunked_ppl"),
+                      t->worst, r->tolerance);
 }
 
 static status print_notes(const pg19_run *r, err *e)
 {
+    double seconds = 0;
+    int64_t tokens = 0;
     TRY(lineup_print_why(&r->rows, e));
-    for (size_t i = 0; i < r->rows.n && r->protocol == PG19_DECODE; i++) {
-        const attn_spec *spec = &r->rows.run[i].spec;
-        if (had_no_effect(r, i))
-            TRY(out_printf(e,
-                           "  - %s, budget %lld: every token was attended: the text is within the "
-                           "budget, or too short for this strategy, or it chooses behind prompts\n",
-                           spec->text, (long long)spec->budget));
-        else TRY(print_chunked(r, i, e));
+    if (r->protocol != PG19_DECODE) return ST_OK;
+    for (size_t row = 0; row < r->rows.n; row++) {
+        const totals t = totals_of(r, row, ALL, r->length[0]);
+        TRY(print_note(r, row, &t, e));
+        seconds += t.seconds;
+        tokens += t.tokens;
     }
-    return r->protocol == PG19_DECODE ? print_speed(r, e) : ST_OK;
+    return out_printf(e, "%lld tokens in %.1f s: %.1f tokens/s%s\n", (long long)tokens, seconds,
+                      seconds > 0 ? (double)tokens / seconds : 0,
+                      r->rows.n > 1 ? " of all strategies, side by side" : "");
 }
 
 /* ---- CSV ---- */
@@ -273,6 +238,7 @@ static bool csv_text(FILE *f, const char *s)
     return good && fputc('"', f) != EOF;
 }
 
+/* Writes a point of a curve, if it is known. */
 static bool csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t n)
 {
     const attn_spec *spec = &r->rows.run[row].spec;
@@ -286,28 +252,16 @@ static bool csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t
            fprintf(f, ",%s,%lld,%.17g\n", budget, (long long)n, ppl) > 0;
 }
 
-static bool csv_rows(FILE *f, const pg19_run *r, size_t book, const int64_t *length, size_t n)
-{
-    for (size_t row = 0; row < r->rows.n; row++)
-        for (size_t i = 0; i < n; i++)
-            if (!csv_row(f, r, row, book, length[i])) return false;
-    return true;
-}
-
-/* All points of a book's curves. */
+/* Writes all points of a book's curves; *good: no error of the file. */
 static status csv_book(bool *good, FILE *f, const pg19_run *r, size_t book, err *e)
 {
-    int64_t *length;
-    size_t n = r->n_lengths;
-    if (r->protocol != PG19_DECODE) {
-        *good = *good && csv_rows(f, r, book, r->length, n);
-        return ST_OK;
-    }
-    size_t tokens = (size_t)longest(r, book);
-    n = perplexity_lengths(tokens, NULL);
+    bool decode = r->protocol == PG19_DECODE;
+    size_t tokens = (size_t)longest(r, book), n = decode ? perplexity_lengths(tokens, NULL) : r->n_lengths;
+    int64_t *length = NULL;
     TRY(MEM_NEW(&length, n, e));
-    perplexity_lengths(tokens, length);
-    *good = *good && csv_rows(f, r, book, length, n);
+    if (decode) perplexity_lengths(tokens, length);
+    else memcpy(length, r->length, n * sizeof *length);
+    for (size_t i = 0; i < r->rows.n * n && *good; i++) *good = csv_row(f, r, i / n, book, length[i % n]);
     mem_free(length);
     return ST_OK;
 }
@@ -326,18 +280,15 @@ static status write_csv(const pg19_run *r, err *e)
 
 /* ---- JSON ---- */
 
-/* A row over all books, or why there is none. */
+/* Returns a row over all books, or the reason why it cannot run; NULL: out of memory. */
 static json_t *row_json(const pg19_run *r, size_t row)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
     const err *why = &r->rows.why[row];
-    char params[512];
     json_t *ppl = json_array();
-    attn_spec_params(spec, params, sizeof params);
     for (size_t i = 0; i < r->n_lengths; i++)
         json_array_append_new(ppl, results_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
-    return json_pack("{s:s, s:s, s:o, s:o, s:s?}", "attn", spec->text, "params", params, "budget",
-                     lineup_budget_json(spec), "ppl", ppl, "reason", why->code == ST_OK ? NULL : why->msg);
+    return results_merge(lineup_row_json(&r->rows.run[row].spec),
+                         json_pack("{s:o, s:s?}", "ppl", ppl, "reason", why->code == ST_OK ? NULL : why->msg));
 }
 
 static status write_json(const pg19_run *r, err *e)
@@ -370,13 +321,12 @@ static status write_json(const pg19_run *r, err *e)
 static status check_differences(const pg19_run *r, err *e)
 {
     for (size_t row = 0; row < r->rows.n && r->protocol == PG19_DECODE; row++) {
-        size_t book = 0;
-        double d = worst_difference(r, row, &book);
-        if (d > r->tolerance)
+        const totals t = totals_of(r, row, ALL, r->length[0]);
+        if (t.worst > r->tolerance)
             return err_set(e, ST_DEVICE,
                            "%.60s: book %.60s: token by token and in one chunked pass the "
                            "perplexity differs by %.1e, at most %.0e is expected",
-                           r->rows.run[row].spec.text, r->books.book[book].name, d, r->tolerance);
+                           r->rows.run[row].spec.text, r->books.book[t.worst_book].name, t.worst, r->tolerance);
     }
     return ST_OK;
 }
