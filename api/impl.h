@@ -26,7 +26,7 @@ struct kvasir_model {
     draft_options drafts;
     char *draft;         /* text of the drafts; NULL: none */
     bool draft_strategy; /* a strategy drafts: sessions from copies and files have no index for it */
-    reuse *reuse;        /* prefix cache; NULL: none */
+    prefix_cache *cache; /* prefix cache; NULL: none */
     pthread_mutex_t noting;
     char notices[1024]; /* lines of the prefix cache, each with its end, until a call can log them */
 };

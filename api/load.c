@@ -109,7 +109,7 @@ static void log_notices(kvasir_model *m)
 
 status lib_leave(kvasir_model *m, status st)
 {
-    if (m->reuse) log_notices(m);
+    if (m->cache) log_notices(m);
     uselocale(m->before);
     pthread_mutex_unlock(&m->lock);
     return st;
@@ -198,15 +198,15 @@ static status open_prefix(kvasir_model *m, const kvasir_options *o, err *e)
         return err_set(e, ST_UNSUPPORTED,
                        "draft: '%.60s' with a prefix cache: a strategy's index is made as tokens come", m->draft);
     size_t have = m->be->ops->available(m->be);
-    const reuse_options r = {.log = {o->prefix_disk ? "prefix_disk" : "prefix_ram", notice, m},
-                             .memory = o->prefix_ram ? (size_t)o->prefix_ram
-                                       : have        ? have / 4
-                                                     : SIZE_MAX,
-                             .dir = o->prefix_disk,
-                             .disk = o->prefix_disk_bytes ? (uint64_t)o->prefix_disk_bytes : PREFIX_DISK,
-                             .least = o->prefix_min ? (size_t)o->prefix_min : PREFIX_MIN,
-                             .exact = m->decoder.exact};
-    return reuse_open(&m->reuse, &r, m->dec, e);
+    const prefix_cache_options r = {.log = {o->prefix_disk ? "prefix_disk" : "prefix_ram", notice, m},
+                                    .memory = o->prefix_ram ? (size_t)o->prefix_ram
+                                              : have        ? have / 4
+                                                            : SIZE_MAX,
+                                    .dir = o->prefix_disk,
+                                    .disk = o->prefix_disk_bytes ? (uint64_t)o->prefix_disk_bytes : PREFIX_DISK,
+                                    .least = o->prefix_min ? (size_t)o->prefix_min : PREFIX_MIN,
+                                    .exact = m->decoder.exact};
+    return prefix_cache_open(&m->cache, &r, m->dec, e);
 }
 
 static status open_parts(kvasir_model *m, const char *dir, const kvasir_options *given, err *e)
@@ -234,7 +234,7 @@ static status open_parts(kvasir_model *m, const char *dir, const kvasir_options 
 
 static void free_all(kvasir_model *m)
 {
-    reuse_close(m->reuse);
+    prefix_cache_close(m->cache);
     mem_free(m->batch);
     stepper_close(&m->x);
     mem_free(m->draft);

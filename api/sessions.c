@@ -73,7 +73,7 @@ static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec,
     const sequence_options o = {.spec = spec,
                                 .size = session_of(limit),
                                 .drafts = given && m->draft_strategy ? NULL : &m->drafts,
-                                .reuse = m->reuse};
+                                .cache = m->cache};
     kvasir_session *s;
     size_t vocab = (size_t)m->m->config.vocab;
     TRY(MEM_NEW(&s, 1, e));

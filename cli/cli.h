@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "generate/drafter.h"
-#include "generate/prefix_reuse.h"
+#include "generate/prefix_cache.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "tokenizer/tokenizer.h"
@@ -71,8 +71,8 @@ status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e);
 prefix_log cli_prefix_log(void);
 /* Checks the folder of --prefix-disk before anything runs for hours. */
 status cli_check_prefix(const char *text, err *e);
-/* Opens the prefix cache of --prefix-disk, for sessions of reuse_size; NULL without that option. */
-status cli_open_prefix(reuse **out, const cli *c, const engine *g, err *e);
+/* Opens the prefix cache of --prefix-disk, for sessions of prefix_cache_size; NULL without that option. */
+status cli_open_prefix(prefix_cache **out, const cli *c, const engine *g, err *e);
 /* --draft and --draft-weights. */
 draft_options cli_drafts(const cli *c);
 /* Rows that a decoder needs to verify drafts (decoder_options.verify). */

@@ -56,7 +56,7 @@ status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *
     for (size_t i = 0; i < l->n; i++) {
         err *why = &l->why[i];
         *why = (err){0};
-        l->run[i] = (together_run){.spec = l->run[i].spec};
+        l->run[i] = (batch_run){.spec = l->run[i].spec};
         status st = can_run(ctx, &l->run[i].spec, why);
         if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
         n += st == ST_OK;
@@ -162,7 +162,7 @@ status lineup_print_why(const lineup *l, err *e)
 /* True if a row runs and leaves prompts in the cache. */
 static bool can_reuse(const lineup *l, size_t i, err *why)
 {
-    return l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, "--prefix-disk", why) == ST_OK;
+    return l->why[i].code == ST_OK && prefix_cache_check(&l->run[i].spec, NULL, "--prefix-disk", why) == ST_OK;
 }
 
 status lineup_check_reuse(const lineup *l, const cli *c, err *e)
@@ -173,7 +173,7 @@ status lineup_check_reuse(const lineup *l, const cli *c, err *e)
     const draft_options drafts = cli_drafts(c);
     TRY(drafter_create(&d, &drafts, &l->run[0].spec, e));
     const attn_spec *draft = drafter_session(d, 0).draft;
-    status st = draft ? reuse_check(&l->run[0].spec, draft, "--prefix-disk", e) : ST_OK;
+    status st = draft ? prefix_cache_check(&l->run[0].spec, draft, "--prefix-disk", e) : ST_OK;
     drafter_free(d);
     TRY(st);
     for (size_t i = 0; i < l->n; i++) n += can_reuse(l, i, &why);
@@ -183,10 +183,10 @@ status lineup_check_reuse(const lineup *l, const cli *c, err *e)
     return ST_OK;
 }
 
-void lineup_say_shared(const cli *c, const char *what, const together_job *job)
+void lineup_say_shared(const cli *c, const char *what, const batch_job *job)
 {
-    if (!c->quiet && job->reuse)
-        fprintf(stderr, "%s: %lld of %lld prompt tokens were known\n", what, (long long)job->known_tokens,
+    if (!c->quiet && job->cache)
+        fprintf(stderr, "%s: %lld of %lld prompt tokens were known\n", what, (long long)job->cached_tokens,
                 (long long)job->prompt_tokens);
     if (c->quiet || job->prefills == job->prefills_done) return;
     fprintf(stderr, "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n", what,

@@ -7,7 +7,7 @@
 #include "generate/batch.h"
 
 typedef struct {
-    together_run *run;
+    batch_run *run;
     err *why; /* code ST_OK: it can run; else the reason */
     size_t n;
 } lineup;
@@ -42,6 +42,6 @@ status lineup_print_why(const lineup *l, err *e);
 status lineup_check_reuse(const lineup *l, const cli *c, err *e);
 /* On stderr, unless --quiet: how many prefills the prompts took, where strategies shared them, and how much of them the
  * store had. */
-void lineup_say_shared(const cli *c, const char *what, const together_job *job);
+void lineup_say_shared(const cli *c, const char *what, const batch_job *job);
 
 #endif

@@ -46,22 +46,22 @@ status cli_check_prefix(const char *text, err *e)
     return st;
 }
 
-status cli_open_prefix(reuse **out, const cli *c, const engine *g, err *e)
+status cli_open_prefix(prefix_cache **out, const cli *c, const engine *g, err *e)
 {
     char *dir;
-    reuse_options o = {.log = cli_prefix_log(),
-                       .memory = SIZE_MAX,
-                       .ctx = g->m->config.max_positions,
-                       .least = (size_t)c->prefix_min,
-                       .exact = c->gemm && strcmp(c->gemm, "builtin") == 0,
-                       .quiet = c->quiet};
+    prefix_cache_options o = {.log = cli_prefix_log(),
+                              .memory = SIZE_MAX,
+                              .ctx = g->m->config.max_positions,
+                              .least = (size_t)c->prefix_min,
+                              .exact = c->gemm && strcmp(c->gemm, "builtin") == 0,
+                              .quiet = c->quiet};
     *out = NULL;
     if (!c->prefix_disk) return ST_OK;
     if (c->ctx) TRY(cli_parse_size(&o.ctx, c->ctx, "--ctx", e));
     TRY(cli_parse_prefix(&dir, &o.disk, c->prefix_disk, e));
     o.dir = dir;
-    reuse_small_pages();
-    status st = reuse_open(out, &o, g->dec, e);
+    prefix_small_pages();
+    status st = prefix_cache_open(out, &o, g->dec, e);
     mem_free(dir);
     return st;
 }

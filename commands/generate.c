@@ -39,7 +39,7 @@ static status feed_prompt(reply *r, err *e)
     status st = ST_OK;
     r->bar = progress_start(r->c, "prompt");
     sequence_begin_cached(q, q->ids.n, o.hint);
-    r->n_known = (int64_t)(q->n_fed - q->start);
+    r->n_cached = (int64_t)(q->n_fed - q->start);
     while (st == ST_OK && q->n_fed < q->end) st = sequence_prefill(&r->x, &q, 1, &o, e);
     progress_end(r->bar);
     r->bar = NULL;
@@ -77,7 +77,7 @@ static bool has_ended(const reply *r)
 static status feed(reply *r, const token_list *ids, err *e)
 {
     sequence *q = &r->q;
-    r->n_prompt = r->n_known = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
+    r->n_prompt = r->n_cached = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
     if (q->draft) drafter_begin(q->draft);
     if (ids->n == 0) return is_unfed(r) ? feed_token(r, e) : ST_OK;
     if (has_ended(r)) sequence_truncate(q, q->ids.n - 1);
@@ -201,9 +201,9 @@ void reply_print_stats(const reply *r)
     attn_bytes held = attn_seq_held(session_attn(r->q.s)), peak = attn_seq_peak(session_attn(r->q.s));
     double prompt_s = (double)r->prompt_ns / 1e9, decode_s = (double)r->decode_ns / 1e9;
     fprintf(stderr, "prompt %lld tokens, ", (long long)r->n_prompt);
-    if (r->reuse) fprintf(stderr, "%lld of them known, ", (long long)r->n_known);
+    if (r->cache) fprintf(stderr, "%lld of them known, ", (long long)r->n_cached);
     fprintf(stderr, "%.1f tokens/s | first token after %.3f s | decode %lld tokens, %.1f tokens/s\n",
-            prompt_s > 0 ? (double)(r->n_prompt - r->n_known) / prompt_s : 0, prompt_s, (long long)r->n_decoded,
+            prompt_s > 0 ? (double)(r->n_prompt - r->n_cached) / prompt_s : 0, prompt_s, (long long)r->n_decoded,
             decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
     fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
@@ -257,7 +257,7 @@ json_t *reply_json(const reply *r, err *e)
     }
     attn_certified sure;
     if (j && attn_seq_certified(session_attn(r->q.s), &sure)) json_object_set_new(j, "certify", certified_json(&sure));
-    if (j && r->reuse) json_object_set_new(j, "prefix_tokens", json_integer(r->n_known));
+    if (j && r->cache) json_object_set_new(j, "prefix_tokens", json_integer(r->n_cached));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
 }
@@ -337,12 +337,12 @@ static status create_with(reply *r, const cli *c, engine *g, const attn_spec *sp
     TRY(parse_draw(&so.draw, c, e));
     TRY(drafter_create(&d, &drafts, spec, e));
     session_size size = drafter_session(d, n_tokens);
-    status st = c->prefix_disk ? reuse_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
+    status st = c->prefix_disk ? prefix_cache_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     drafter_free(d);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
-    if (st == ST_OK) st = cli_open_prefix(&r->reuse, c, g, e);
-    q.reuse = r->reuse;
+    if (st == ST_OK) st = cli_open_prefix(&r->cache, c, g, e);
+    q.cache = r->cache;
     if (st == ST_OK) st = sequence_open(&r->q, g->dec, &q, e);
     if (st == ST_OK) st = stepper_open(&r->x, g->dec, 1, e);
     if (st != ST_OK) reply_free(r);
@@ -430,7 +430,7 @@ void reply_free(reply *r)
 {
     sequence_close(&r->q);
     stepper_close(&r->x);
-    reuse_close(r->reuse);
+    prefix_cache_close(r->cache);
     token_list_free(&r->said);
     *r = (reply){0};
 }

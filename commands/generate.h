@@ -14,10 +14,10 @@ typedef struct {
     stepper x;  /* of one sequence; its row: logits of the next token */
     int n_new;  /* most tokens of the reply */
     progress *bar;
-    int64_t n_prompt, n_known, n_decoded; /* n_known: tokens of the prompt from --prefix-disk */
+    int64_t n_prompt, n_cached, n_decoded; /* n_cached: tokens of the prompt from --prefix-disk */
     int64_t prompt_ns, decode_ns;
-    token_list said; /* ids of the reply */
-    reuse *reuse;    /* NULL: no --prefix-disk */
+    token_list said;     /* ids of the reply */
+    prefix_cache *cache; /* NULL: no --prefix-disk */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */

@@ -2,7 +2,7 @@
 #include "config.h"
 
 #include "eval/evaluation.h"
-#include "generate/prefix_reuse.h"
+#include "generate/prefix_cache.h"
 
 #include <string.h>
 
@@ -117,7 +117,7 @@ static status open_model(evaluation *ev, err *e)
 static status make_item(evaluation *ev, size_t i, err *e)
 {
     evaluation_item *x = &ev->items[i];
-    together_prompt *p = &ev->prompts[i];
+    batch_prompt *p = &ev->prompts[i];
     err inner = {0};
     *x = (evaluation_item){.row = EVALUATION_ALL_ROWS, .stop = &ev->eos, .dataset = ev->kind->name};
     if (i < ev->samples.n) {
@@ -127,24 +127,24 @@ static status make_item(evaluation *ev, size_t i, err *e)
     }
     status st = ev->kind->item(ev->own, ev, i, x, &inner);
     if (st != ST_OK) return err_set(e, st, "%s sample %lld: %.180s", x->dataset, (long long)x->index, inner.msg);
-    *p = (together_prompt){.head = x->tokens.head.ids,
-                           .tail = x->tokens.tail.ids,
-                           .n_head = x->tokens.head.n,
-                           .n_tail = x->tokens.tail.n,
-                           .breaks = x->tokens.breaks,
-                           .n_breaks = x->tokens.n_breaks,
-                           .stop = x->stop->ids,
-                           .n_stop = x->stop->n,
-                           .n_new = x->n_new,
-                           .not_first = x->not_first,
-                           .only = x->only,
-                           .n_only = x->n_only,
-                           .follows = x->follows,
-                           .ends = x->ends,
-                           .hint = x->hint,
-                           .random = x->random};
+    *p = (batch_prompt){.head = x->tokens.head.ids,
+                        .tail = x->tokens.tail.ids,
+                        .n_head = x->tokens.head.n,
+                        .n_tail = x->tokens.tail.n,
+                        .breaks = x->tokens.breaks,
+                        .n_breaks = x->tokens.n_breaks,
+                        .stop = x->stop->ids,
+                        .n_stop = x->stop->n,
+                        .n_new = x->n_new,
+                        .not_first = x->not_first,
+                        .only = x->only,
+                        .n_only = x->n_only,
+                        .follows = x->follows,
+                        .ends = x->ends,
+                        .hint = x->hint,
+                        .random = x->random};
     ev->n_truncated += x->tokens.truncated;
-    int64_t need = together_limit(p, 1);
+    int64_t need = batch_limit(p, 1);
     if (need <= ev->window) return ST_OK;
     return err_set(e, ST_USAGE,
                    "%s sample %lld takes %lld tokens with its %zu new ones, the window has %lld: a "
@@ -177,7 +177,7 @@ static status prepare(evaluation *ev, size_t n, err *e)
     }
     progress_end(ev->bar);
     ev->bar = NULL;
-    ev->limit = together_limit(ev->prompts, n);
+    ev->limit = batch_limit(ev->prompts, n);
     if (ev->limit < ev->at_least) ev->limit = ev->at_least;
     return st;
 }
@@ -259,7 +259,7 @@ static status begin(evaluation *ev, bool first, err *e)
     if (!first) return ST_OK;
     if (ev->c->prefix_disk) TRY(lineup_check_reuse(&ev->rows, ev->c, e));
     TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
-    TRY(cli_open_prefix(&ev->reuse, ev->c, &ev->g, e));
+    TRY(cli_open_prefix(&ev->cache, ev->c, &ev->g, e));
     if (ev->kind->own_samples) {
         TRY(tables_json(&tables, ev, e));
         config = config_json(ev, tables);
@@ -286,10 +286,10 @@ static bool on_progress(void *ctx, double part)
     return !cli_interrupted();
 }
 
-json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const together_reply *a)
+json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const batch_reply *a)
 {
     const prompt_tokens *t = &x->tokens;
-    double attended = together_attended(&a->stats, ev->g.m->config.n_kv);
+    double attended = batch_attended(&a->stats, ev->g.m->config.n_kv);
     return json_pack("{s:I, s:I, s:b, s:I, s:b, s:f, s:I, s:I, s:I, s:o}", "prompt_tokens",
                      (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n, "truncated",
                      t->truncated, "new_tokens", (json_int_t)a->n, "stopped", a->stopped, "seconds",
@@ -325,7 +325,7 @@ static status on_token(void *ctx, size_t i, const int32_t *ids, size_t n, bool *
     return ST_OK;
 }
 
-static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a, err *e)
+static status on_answer(void *ctx, size_t row, size_t i, const batch_reply *a, err *e)
 {
     evaluation *ev = ctx;
     const evaluation_item *x = &ev->items[i];
@@ -369,25 +369,25 @@ static status ask(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
     const draft_options drafts = cli_drafts(c);
-    together_job job = {.d = ev->g.dec,
-                        .prompts = ev->prompts,
-                        .n_prompts = ev->n_items,
-                        .limit = ev->limit,
-                        .max_together = (size_t)decoder_chunk(ev->g.dec),
-                        .jobs = (size_t)c->jobs,
-                        .share = true,
-                        .drafts = &drafts,
-                        .reuse = ev->reuse,
-                        .sampling = ev->sampling,
-                        .ends = on_token,
-                        .skip = skip,
-                        .done = on_answer,
-                        .progress = on_progress,
-                        .ctx = ev};
+    batch_job job = {.d = ev->g.dec,
+                     .prompts = ev->prompts,
+                     .n_prompts = ev->n_items,
+                     .limit = ev->limit,
+                     .max_shared = (size_t)decoder_chunk(ev->g.dec),
+                     .jobs = (size_t)c->jobs,
+                     .share = true,
+                     .drafts = &drafts,
+                     .cache = ev->cache,
+                     .sampling = ev->sampling,
+                     .ends = on_token,
+                     .skip = skip,
+                     .done = on_answer,
+                     .progress = on_progress,
+                     .ctx = ev};
     TRY(find_known(ev, e));
     const char *what = ev->label[0] ? ev->label : ev->kind->name;
     ev->bar = progress_start(c, what);
-    status st = together_execute(&job, ev->rows.run, ev->rows.n, e);
+    status st = batch_execute(&job, ev->rows.run, ev->rows.n, e);
     progress_end(ev->bar);
     ev->bar = NULL;
     if (st == ST_OK) lineup_say_shared(c, what, &job);
@@ -424,7 +424,7 @@ status evaluation_run(const evaluation_kind *kind, const cli *c, err *e)
     status st = run_passes(&ev, e);
     cli_clear_interrupt();
     results_close(ev.out);
-    reuse_close(ev.reuse);
+    prefix_cache_close(ev.cache);
     free_items(&ev);
     if (kind->free) kind->free(ev.own);
     samples_free(&ev.samples);

@@ -26,7 +26,7 @@ typedef struct {
     const char *const *stop_text; /* texts that end the answer, which is without them; NULL-terminated; NULL: none */
     const int32_t *only;          /* [n_only] the first new token is one of these; n_only 0: any */
     size_t n_only;
-    bool follows; /* it goes on behind the answer to the item before it, as together_prompt says */
+    bool follows; /* it goes on behind the answer to the item before it, as batch_prompt says */
     int32_t ends;
     uint64_t random; /* of an evaluation that samples: what the choices of this answer follow from */
 } evaluation_item;
@@ -67,7 +67,7 @@ typedef struct evaluation_kind {
     /* Judges the answer of a row to item i: the members of its line before its costs. */
     status (*judge)(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e);
     /* The members for time and memory of an answer; NULL: the common ones. */
-    json_t *(*costs)(const evaluation *ev, const evaluation_item *x, const together_reply *a);
+    json_t *(*costs)(const evaluation *ev, const evaluation_item *x, const batch_reply *a);
     /* After a pass; NULL: nothing. */
     status (*passed)(void *own, evaluation *ev, err *e);
     /* The table on standard output, and --json. */
@@ -113,11 +113,11 @@ struct evaluation {
     size_t n_items;
     size_t n_truncated; /* prompts of all passes */
     results *out;
-    reuse *reuse; /* of --prefix-disk */
+    prefix_cache *cache; /* of --prefix-disk */
     /* The rest is of evaluation.c. */
     char *own_path;
-    together_prompt *prompts; /* [n_items] */
-    bool *known;              /* [rows.n, n_items] answers that are in the results */
+    batch_prompt *prompts; /* [n_items] */
+    bool *known;           /* [rows.n, n_items] answers that are in the results */
     int64_t limit;
     progress *bar;
 };
@@ -127,7 +127,7 @@ struct evaluation {
 status evaluation_run(const evaluation_kind *kind, const cli *c, err *e);
 
 /* The members for time and memory that `costs` replaces. */
-json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const together_reply *a);
+json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const batch_reply *a);
 
 /* What the choices of an answer follow from: the seed, the sample's number, and which of its answers it is. */
 uint64_t evaluation_random(uint64_t seed, int64_t index, uint64_t answer);

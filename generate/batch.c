@@ -20,7 +20,7 @@ typedef struct {
 /* One answer in progress. */
 typedef struct {
     sequence q; /* its ids: earlier answers, head, tail and new tokens */
-    const together_prompt *p;
+    const batch_prompt *p;
     branch *branch;      /* of its run */
     size_t prompt, keep; /* keep: tokens of the head after which the branch is made, 0: nowhere */
     size_t n;            /* new tokens */
@@ -33,8 +33,8 @@ typedef struct {
 
 /* Runs whose sessions exist at the same time. */
 typedef struct {
-    together_job *job;
-    together_run *all;
+    batch_job *job;
+    batch_run *all;
     const size_t *run; /* [n] which of them */
     size_t n;
     seat *seats;      /* [n, jobs] */
@@ -48,18 +48,18 @@ typedef struct {
     double done, unit, weight; /* progress: part done, of one answer, of what is in progress */
 } group;
 
-int64_t together_limit(const together_prompt *prompts, size_t n)
+int64_t batch_limit(const batch_prompt *prompts, size_t n)
 {
     size_t most = 0, need = 0;
     for (size_t i = 0; i < n; i++) {
-        const together_prompt *p = &prompts[i];
+        const batch_prompt *p = &prompts[i];
         need = (p->follows ? need + 1 : 0) + p->n_head + p->n_tail + p->n_new;
         if (need > most) most = need;
     }
     return (int64_t)most;
 }
 
-double together_attended(const attn_stats *s, int n_kv)
+double batch_attended(const attn_stats *s, int n_kv)
 {
     return s->steps > 0 ? s->attended / ((double)s->steps * n_kv) : -1;
 }
@@ -75,7 +75,7 @@ static bool report(const group *g, double part)
     return g->job->progress(g->job->ctx, g->done + part * g->weight);
 }
 
-static bool is_stop(const together_prompt *p, int32_t id)
+static bool is_stop(const batch_prompt *p, int32_t id)
 {
     for (size_t i = 0; i < p->n_stop; i++)
         if (p->stop[i] == id) return true;
@@ -83,7 +83,7 @@ static bool is_stop(const together_prompt *p, int32_t id)
 }
 
 /* The best of those ids that the first token may be. */
-static int32_t choose_only(const together_prompt *p, const float *logits)
+static int32_t choose_only(const batch_prompt *p, const float *logits)
 {
     int32_t best = p->only[0];
     for (size_t i = 1; i < p->n_only; i++)
@@ -94,7 +94,7 @@ static int32_t choose_only(const together_prompt *p, const float *logits)
 /* The next token; the first one of an answer may have to be no stop, or one of a few. */
 static int32_t choose(seat *t, float *logits, size_t vocab)
 {
-    const together_prompt *p = t->p;
+    const batch_prompt *p = t->p;
     bool first = t->n == 0;
     if (first && p->n_only) return choose_only(p, logits);
     for (size_t i = 0; first && p->not_first && i < p->n_stop; i++)
@@ -110,7 +110,7 @@ static bool on_chunk(void *ctx, int64_t done, int64_t total)
 }
 
 /* The end of the prompt in the head that begins at `at`. */
-static size_t prompt_end(const together_prompt *p, size_t at)
+static size_t prompt_end(const batch_prompt *p, size_t at)
 {
     for (size_t i = 0; i < p->n_breaks; i++)
         if (p->breaks[i] > at) return p->breaks[i];
@@ -121,7 +121,7 @@ static size_t prompt_end(const together_prompt *p, size_t at)
 static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
 {
     size_t count = 0, at = row[i]->q.n_fed;
-    for (size_t k = i; k < n && count < g->job->max_together; k++) {
+    for (size_t k = i; k < n && count < g->job->max_shared; k++) {
         sequence *q = &row[k]->q;
         bool joins = k == i || (g->job->share && q->n_fed == at && session_can_share(row[i]->q.s, q->s, end - at));
         if (!joins) continue;
@@ -149,31 +149,31 @@ static status keep_branch(seat *t, err *e)
 /* What the store has of the first prompt of a head. */
 static void find_known(group *g, seat *t)
 {
-    together_job *job = g->job;
-    const together_prompt *p = t->p;
+    batch_job *job = g->job;
+    const batch_prompt *p = t->p;
     size_t n = p->n_head ? prompt_end(p, 0) : 0;
-    if (!job->reuse || n == 0 || attn_reuse_of(attn_seq_spec(session_attn(t->q.s))) == ATTN_REUSE_NEVER) return;
+    if (!job->cache || n == 0 || attn_reuse_of(attn_seq_spec(session_attn(t->q.s))) == ATTN_REUSE_NEVER) return;
     sequence_begin_cached(&t->q, n, p->hint);
     job->prompt_tokens += (int64_t)n;
-    job->known_tokens += (int64_t)t->q.n_fed;
+    job->cached_tokens += (int64_t)t->q.n_fed;
 }
 
 /* The next prompt, or a piece of it, in the head of seat i of n, and of those that share it. */
 static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *e)
 {
-    together_job *job = g->job;
-    const together_prompt *p = row[i]->p;
+    batch_job *job = g->job;
+    const batch_prompt *p = row[i]->p;
     size_t at = row[i]->q.n_fed, whole = prompt_end(p, at), count = gather(g, row, i, n, whole);
     size_t end = sequence_piece_end(g->batch, count, 0);
     bool last = end == p->n_head && p->n_tail == 0, keeps = false;
     const prompt_options o = {.logits = last, .progress = on_chunk, .ctx = g, .hint = p->hint};
-    for (size_t k = 0; k < count; k++) keeps |= g->batch[k]->known.keep == end;
+    for (size_t k = 0; k < count; k++) keeps |= g->batch[k]->hit.keep == end;
     g->weight = (double)count * g->unit / 2 * (double)(end - at) / (double)p->n_head;
     int64_t t0 = clock_ns();
     TRY(sequence_prefill(&g->x, g->batch, count, &o, e));
     int32_t first = last ? choose(row[i], g->x.logits, vocab_of(g)) : 0;
     int64_t ns = clock_ns() - t0;
-    if (keeps) reuse_settle(job->reuse);
+    if (keeps) prefix_cache_settle(job->cache);
     for (size_t k = 0; k < count; k++) {
         seat *t = g->of[k];
         t->time_ns += ns / (int64_t)count;
@@ -191,7 +191,7 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
 static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++) {
-        const together_prompt *p = row[i]->p;
+        const batch_prompt *p = row[i]->p;
         g->done += g->unit / 2 * (p->n_head ? (double)row[i]->q.n_fed / (double)p->n_head : 1);
     }
     for (size_t i = 0; i < n; i++)
@@ -210,7 +210,7 @@ static status forget_ahead(seat *t, err *e)
 }
 
 /* True if a seat has a token to feed, which is then the next of its sequence; not when its answer is complete. */
-static status next_token(const together_job *job, seat *t, bool *feeds, err *e)
+static status next_token(const batch_job *job, seat *t, bool *feeds, err *e)
 {
     *feeds = false;
     if (!t->wanted || t->n == t->p->n_new || t->stopped) return ST_OK;
@@ -288,7 +288,7 @@ static void take_larger_bytes(attn_bytes *a, const attn_bytes *b)
     take_larger(&a->scratch, b->scratch);
 }
 
-void together_add(together_run *r, const together_reply *x)
+void batch_add(batch_run *r, const batch_reply *x)
 {
     r->stats.steps += x->stats.steps;
     r->stats.attended += x->stats.attended;
@@ -302,18 +302,18 @@ void together_add(together_run *r, const together_reply *x)
     r->time_ns += x->time_ns;
 }
 
-static bool is_wanted(const together_job *job, size_t run, size_t prompt)
+static bool is_wanted(const batch_job *job, size_t run, size_t prompt)
 {
     return prompt < job->n_prompts && !(job->skip && job->skip(job->ctx, run, prompt));
 }
 
-static bool is_followed(const together_job *job, size_t prompt)
+static bool is_followed(const batch_job *job, size_t prompt)
 {
     return prompt + 1 < job->n_prompts && job->prompts[prompt + 1].follows;
 }
 
 /* Wanted by itself, or for one that follows. */
-static bool is_needed(const together_job *job, size_t run, size_t prompt)
+static bool is_needed(const batch_job *job, size_t run, size_t prompt)
 {
     for (; !is_wanted(job, run, prompt); prompt++)
         if (!is_followed(job, prompt)) return false;
@@ -337,22 +337,22 @@ static status hand_over(group *g, size_t i, seat *t, err *e)
     const attn_seq *a = session_attn(t->q.s);
     TRY(forget_ahead(t, e));
     if (!is_wanted(g->job, g->run[i], t->prompt)) return ST_OK;
-    together_reply r = {.ids = t->ids,
-                        .n = t->n,
-                        .stopped = t->stopped,
-                        .stats = stats_since(attn_seq_stats(a), &t->before),
-                        .held = attn_seq_held(a),
-                        .peak = attn_seq_peak(a),
-                        .time_ns = t->time_ns,
-                        .draft = t->q.draft};
-    together_add(&g->all[g->run[i]], &r);
+    batch_reply r = {.ids = t->ids,
+                     .n = t->n,
+                     .stopped = t->stopped,
+                     .stats = stats_since(attn_seq_stats(a), &t->before),
+                     .held = attn_seq_held(a),
+                     .peak = attn_seq_peak(a),
+                     .time_ns = t->time_ns,
+                     .draft = t->q.draft};
+    batch_add(&g->all[g->run[i]], &r);
     return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
 }
 
 /* Feeds the prompt that follows the answer of a seat of run i of the group; there may be none that is needed. */
 static status follow(group *g, size_t i, seat *t, err *e)
 {
-    const together_job *job = g->job;
+    const batch_job *job = g->job;
     const bool next = t->wanted && is_followed(job, t->prompt) && is_needed(job, g->run[i], t->prompt + 1);
     const bool cut = !t->stopped;
     sequence *q = &t->q;
@@ -360,7 +360,7 @@ static status follow(group *g, size_t i, seat *t, err *e)
         t->wanted = false;
         return ST_OK;
     }
-    const together_prompt *p = t->p = &job->prompts[++t->prompt];
+    const batch_prompt *p = t->p = &job->prompts[++t->prompt];
     const prompt_options o = {.logits = p->n_tail == 0, .progress = on_chunk, .ctx = g};
     t->n = 0;
     t->stopped = false;
@@ -422,7 +422,7 @@ static status decode_run(group *g, size_t i, err *e)
 /* ---- sets of prompts ---- */
 
 /* Whether both have the same head, with the same breaks. */
-static bool same_head(const together_prompt *a, const together_prompt *b)
+static bool same_head(const batch_prompt *a, const batch_prompt *b)
 {
     return a->n_head == b->n_head && a->n_breaks == b->n_breaks &&
            (a->n_breaks == 0 || memcmp(a->breaks, b->breaks, a->n_breaks * sizeof *a->breaks) == 0) &&
@@ -431,7 +431,7 @@ static bool same_head(const together_prompt *a, const together_prompt *b)
 
 /* Tokens that the heads of two prompts have in common, up to a break of the second which the first has too, or ends
  * at; with the same breaks before. All of a head that they share, if the second has a tail to go on with. */
-static size_t common_head(const together_prompt *a, const together_prompt *b)
+static size_t common_head(const batch_prompt *a, const batch_prompt *b)
 {
     size_t common = 0;
     if (b->n_tail > 0 && same_head(a, b)) return b->n_head;
@@ -445,7 +445,7 @@ static size_t common_head(const together_prompt *a, const together_prompt *b)
 }
 
 /* Where the next prompt goes on from this one's session. */
-static size_t keep_of(const together_job *job, size_t run, size_t prompt)
+static size_t keep_of(const batch_job *job, size_t run, size_t prompt)
 {
     bool next = !is_followed(job, prompt) && is_needed(job, run, prompt + 1);
     return next ? common_head(&job->prompts[prompt], &job->prompts[prompt + 1]) : 0;
@@ -454,7 +454,7 @@ static size_t keep_of(const together_job *job, size_t run, size_t prompt)
 /* A seat for a prompt of run i of the group: empty, or where the prompt before it was. */
 static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
 {
-    const together_job *job = g->job;
+    const batch_job *job = g->job;
     branch *f = &g->branches[i];
     *t = (seat){.q = t->q, .ids = t->ids, .branch = f, .prompt = prompt};
     sequence_restart(&t->q);
@@ -479,7 +479,7 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
 }
 
 /* The next prompt that follows none. */
-static size_t next_first(const together_job *job, size_t prompt)
+static size_t next_first(const batch_job *job, size_t prompt)
 {
     while (prompt < job->n_prompts && job->prompts[prompt].follows) prompt++;
     return prompt;
@@ -488,7 +488,7 @@ static size_t next_first(const together_job *job, size_t prompt)
 /* Prompts from *from on, as many as go side by side, and those that follow them; *from: the next one. */
 static status run_set(group *g, size_t *from, err *e)
 {
-    const together_job *job = g->job;
+    const batch_job *job = g->job;
     seat **row = g->of + (g->n > job->jobs ? g->n : job->jobs);
     size_t any = 0;
     for (size_t k = 0; k < job->jobs; k++) {
@@ -508,8 +508,7 @@ static status run_set(group *g, size_t *from, err *e)
 
 /* ---- groups ---- */
 
-status together_fit(size_t *fit, const together_fitting *f, const together_run *all, const size_t *run, size_t n,
-                    err *e)
+status batch_fit(size_t *fit, const batch_fitting *f, const batch_run *all, const size_t *run, size_t n, err *e)
 {
     /* Memory is touched as sessions grow: what is available must be divided now. */
     backend *be = decoder_model(f->d)->be;
@@ -533,7 +532,7 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
     return ST_OK;
 }
 
-static size_t most_new(const together_job *job)
+static size_t most_new(const batch_job *job)
 {
     size_t most = 0;
     for (size_t i = 0; i < job->n_prompts; i++) take_larger(&most, job->prompts[i].n_new);
@@ -542,12 +541,12 @@ static size_t most_new(const together_job *job)
 
 static status seat_open(const group *g, seat *t, const attn_spec *spec, err *e)
 {
-    const together_job *job = g->job;
+    const batch_job *job = g->job;
     const sequence_options o = {.spec = spec,
                                 .size = session_of(job->limit),
                                 .sampling = job->sampling,
                                 .drafts = job->drafts,
-                                .reuse = job->reuse};
+                                .cache = job->cache};
     return sequence_open(&t->q, job->d, &o, e);
 }
 
@@ -582,7 +581,7 @@ static void group_close(group *g)
 }
 
 /* Whether a prompt goes on where the one before it was: then each run has a copy of a session too. */
-static bool has_branches(const together_job *job)
+static bool has_branches(const batch_job *job)
 {
     bool any = false;
     for (size_t i = 1; i < job->n_prompts && !any; i++) any = common_head(&job->prompts[i - 1], &job->prompts[i]) > 0;
@@ -592,26 +591,26 @@ static bool has_branches(const together_job *job)
 /* How many of n runs exist at the same time; with their branches, where there is memory for those. */
 static status fit_group(group *g, size_t n, err *e)
 {
-    const together_job *job = g->job;
+    const batch_job *job = g->job;
     drafter *draft = NULL; /* of the first run, as large as those of others */
     if (job->drafts) TRY(drafter_create(&draft, job->drafts, &g->all[g->run[0]].spec, e));
-    together_fitting f = {.d = job->d,
-                          .options = {.chunk = job->max_together, .max_batch = job->jobs},
-                          .limit = job->limit,
-                          .sessions = job->jobs + 1,
-                          .draft = drafter_session(draft, 0).draft};
+    batch_fitting f = {.d = job->d,
+                       .options = {.chunk = job->max_shared, .max_batch = job->jobs},
+                       .limit = job->limit,
+                       .sessions = job->jobs + 1,
+                       .draft = drafter_session(draft, 0).draft};
     err why = {0};
     if (draft) f.options.verify = SESSION_VERIFY_ROWS;
     /* A copy of a session has no index of drafts. */
-    g->alone = draft || !has_branches(job) || together_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
+    g->alone = draft || !has_branches(job) || batch_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
     f.sessions = job->jobs;
-    status st = g->alone ? together_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
+    status st = g->alone ? batch_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
     drafter_free(draft);
     return st;
 }
 
 /* Runs with an answer that is wanted, into `run`; and the number of such answers. */
-static size_t list_wanted(const together_job *job, size_t n_runs, size_t *run, size_t *answers)
+static size_t list_wanted(const batch_job *job, size_t n_runs, size_t *run, size_t *answers)
 {
     size_t n = 0;
     *answers = 0;
@@ -623,11 +622,11 @@ static size_t list_wanted(const together_job *job, size_t n_runs, size_t *run, s
     return n;
 }
 
-status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e)
+status batch_execute(batch_job *job, batch_run *runs, size_t n_runs, err *e)
 {
     size_t *run, answers;
     double done = 0;
-    job->prefills = job->prefills_done = job->saved_ns = job->prompt_tokens = job->known_tokens = 0;
+    job->prefills = job->prefills_done = job->saved_ns = job->prompt_tokens = job->cached_tokens = 0;
     if (job->jobs > job->n_prompts && job->n_prompts > 0) job->jobs = job->n_prompts;
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);

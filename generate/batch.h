@@ -14,7 +14,7 @@ typedef struct {
     attn_stats stats;      /* summed over the prompts */
     attn_bytes held, peak; /* the most held at the end of a prompt, and at any time */
     int64_t time_ns;       /* its decode steps and its part of the prefills */
-} together_run;
+} batch_run;
 
 /* What is asked; all lists are borrowed. */
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
     int32_t ends;
     uint64_t random; /* of a job that samples: what this answer's choices follow from, whatever else runs */
     attn_hint hint;  /* in tokens of the head */
-} together_prompt;
+} batch_prompt;
 
 /* One answer. */
 typedef struct {
@@ -44,20 +44,20 @@ typedef struct {
     attn_bytes held, peak;
     int64_t time_ns;
     const drafter *draft; /* through which it came; NULL: step by step */
-} together_reply;
+} batch_reply;
 
 typedef struct {
     decoder *d; /* for at least `jobs` sequences */
-    const together_prompt *prompts;
+    const batch_prompt *prompts;
     size_t n_prompts;
-    int64_t limit;       /* tokens that every session must hold: at least together_limit */
-    size_t max_together; /* most sessions of one prefill, at least 1 */
-    size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
-    bool share;          /* prefill a prompt once for all strategies that can share it */
+    int64_t limit;     /* tokens that every session must hold: at least batch_limit */
+    size_t max_shared; /* most sessions of one prefill, at least 1 */
+    size_t jobs;       /* prompts side by side, whose decode steps are one batch; at least 1 */
+    bool share;        /* prefill a prompt once for all strategies that can share it */
     /* Answers come through drafts: then jobs is 1, and drafter_create accepts every strategy. NULL, or without a
      * spec: single steps. */
     const draft_options *drafts;
-    reuse *reuse; /* where the first prompts of heads are looked up, and kept; NULL: nowhere */
+    prefix_cache *cache; /* where the first prompts of heads are looked up, and kept; NULL: nowhere */
     /* How tokens are drawn; NULL: the most likely ones. */
     const sampler_options *sampling;
     /* Whether an answer ends behind the tokens ids [n], beside its stops; NULL: it does not. */
@@ -66,24 +66,24 @@ typedef struct {
     bool (*skip)(void *ctx, size_t run, size_t prompt);
     /* Takes an answer. Order: sets of `jobs` prompts, in each the runs, in each the prompts. (Runs that do not fit
      * in memory together take turns: then all prompts of the first ones come first.) */
-    status (*done)(void *ctx, size_t run, size_t prompt, const together_reply *r, err *e);
+    status (*done)(void *ctx, size_t run, size_t prompt, const batch_reply *r, err *e);
     bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
     void *ctx;
-    int64_t prompt_tokens, known_tokens; /* out: of those that the store was asked for, and had */
-    int64_t prefills, prefills_done;     /* out: prompts fed, and prefills that were computed for them */
+    int64_t prompt_tokens, cached_tokens; /* out: tokens that were looked up in the prefix cache, and found */
+    int64_t prefills, prefills_done;      /* out: prompts fed, and prefills that were computed for them */
     /* Out: what the prefills that were shared took, times the others in each. A little too much: what a session does
      * by itself, its copy and its index, was done and counts as saved. */
     int64_t saved_ns;
-} together_job;
+} batch_job;
 
-/* Adds an answer to the sums of a run; together_execute does so for each. */
-void together_add(together_run *r, const together_reply *x);
+/* Adds an answer to the sums of a run; batch_execute does so for each. */
+void batch_add(batch_run *r, const batch_reply *x);
 
 /* Tokens that a session needs for the longest of the prompts. */
-int64_t together_limit(const together_prompt *prompts, size_t n);
+int64_t batch_limit(const batch_prompt *prompts, size_t n);
 
 /* Answers all prompts with all runs. */
-status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e);
+status batch_execute(batch_job *job, batch_run *runs, size_t n_runs, err *e);
 
 /* Sessions that exist at the same time. */
 typedef struct {
@@ -92,13 +92,12 @@ typedef struct {
     int64_t limit;          /* tokens of a session */
     size_t sessions;        /* of each run */
     const attn_spec *draft; /* session_size */
-} together_fitting;
+} batch_fitting;
 /* How many of the runs run[0..n) fit in memory together; at least one. ST_NOMEM if not even the sessions of one fit; a
  * single session is left to session_create. */
-status together_fit(size_t *fit, const together_fitting *f, const together_run *all, const size_t *run, size_t n,
-                    err *e);
+status batch_fit(size_t *fit, const batch_fitting *f, const batch_run *all, const size_t *run, size_t n, err *e);
 
 /* Returns the tokens that a decode step attends in a layer with keys and values, on average; -1 without a step. */
-double together_attended(const attn_stats *s, int n_kv);
+double batch_attended(const attn_stats *s, int n_kv);
 
 #endif

@@ -14,10 +14,10 @@ status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e)
 {
     session_size size = o->size;
     status st = ST_OK;
-    *q = (sequence){.reuse = o->reuse, .most = SIZE_MAX};
+    *q = (sequence){.cache = o->cache, .most = SIZE_MAX};
     if (o->drafts) st = drafter_create(&q->draft, o->drafts, o->spec, e);
     size.draft = drafter_session(q->draft, 0).draft;
-    if (st == ST_OK) st = session_create(&q->s, d, o->spec, reuse_size(o->reuse, size), e);
+    if (st == ST_OK) st = session_create(&q->s, d, o->spec, prefix_cache_size(o->cache, size), e);
     if (st == ST_OK && o->sampling) st = sampler_create(&q->by, o->sampling, (size_t)decoder_model(d)->config.vocab, e);
     if (st != ST_OK) sequence_close(q);
     return st;
@@ -27,7 +27,7 @@ void sequence_end(sequence *q)
 {
     session_free(q->s);
     q->s = NULL;
-    reuse_let_go(&q->known, q->reuse);
+    prefix_cache_release(&q->hit, q->cache);
 }
 
 void sequence_close(sequence *q)
@@ -42,8 +42,8 @@ void sequence_close(sequence *q)
 void sequence_restart(sequence *q)
 {
     session_reset(q->s);
-    reuse_let_go(&q->known, q->reuse);
-    q->known = (reuse_known){0};
+    prefix_cache_release(&q->hit, q->cache);
+    q->hit = (prefix_hit){0};
     q->n_fed = q->start = q->end = 0;
 }
 
@@ -114,32 +114,32 @@ void sequence_begin(sequence *q, size_t end)
 {
     q->start = q->n_fed;
     q->end = end;
-    reuse_let_go(&q->known, q->reuse);
-    q->known = (reuse_known){0};
+    prefix_cache_release(&q->hit, q->cache);
+    q->hit = (prefix_hit){0};
     if (q->n_fed == 0) q->before[0] = 0;
 }
 
-void sequence_begin_found(sequence *q, size_t end, const reuse_known *found)
+void sequence_begin_found(sequence *q, size_t end, const prefix_hit *found)
 {
     sequence_begin(q, end);
-    q->known = *found;
-    reuse_load(&q->known, q->reuse, q->s);
-    q->n_fed = q->known.known;
+    q->hit = *found;
+    prefix_cache_load(&q->hit, q->cache, q->s);
+    q->n_fed = q->hit.n_cached;
     if (q->n_fed < q->start) q->start = 0, q->before[0] = 0;
 }
 
 void sequence_begin_cached(sequence *q, size_t end, attn_hint hint)
 {
-    reuse_known found;
+    prefix_hit found;
     if (q->n_fed == 0) q->before[0] = 0;
-    const reuse_prompt p = {.spec = attn_seq_spec(session_attn(q->s)),
-                            .limit = session_limit(q->s),
-                            .ids = q->ids.ids,
-                            .from = q->n_fed,
-                            .n = end,
-                            .before = q->before,
-                            .hint = hint};
-    reuse_find(&found, q->reuse, &p);
+    const prefix_lookup p = {.spec = attn_seq_spec(session_attn(q->s)),
+                             .limit = session_limit(q->s),
+                             .ids = q->ids.ids,
+                             .from = q->n_fed,
+                             .n = end,
+                             .before = q->before,
+                             .hint = hint};
+    prefix_cache_find(&found, q->cache, &p);
     sequence_begin_found(q, end, &found);
 }
 
@@ -185,7 +185,7 @@ size_t sequence_piece_end(sequence *const *q, size_t n, size_t most)
     size_t at = q[0]->n_fed, end = q[0]->end;
     if (most && end - at > most) end = at + most;
     for (size_t i = 0; i < n; i++) {
-        size_t keep = q[i]->known.keep;
+        size_t keep = q[i]->hit.keep;
         if (keep > at && keep < end) end = keep;
     }
     return end;
@@ -206,8 +206,8 @@ status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_o
     TRY(session_prefill(x->s, n, q[0]->ids.ids + at, end - at, &p, e));
     for (size_t i = 0; i < n; i++) {
         q[i]->n_fed = end;
-        if (end == q[i]->known.keep) reuse_keep(&q[i]->known, q[i]->reuse, q[i]->s);
-        if (end == q[i]->end && q[i]->reuse) note_prompt(q[i]);
+        if (end == q[i]->hit.keep) prefix_cache_keep(&q[i]->hit, q[i]->cache, q[i]->s);
+        if (end == q[i]->end && q[i]->cache) note_prompt(q[i]);
     }
     return ST_OK;
 }

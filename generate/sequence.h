@@ -6,14 +6,14 @@
 #define GENERATE_SEQUENCE_H
 
 #include "generate/drafter.h"
-#include "generate/prefix_reuse.h"
+#include "generate/prefix_cache.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct {
     session *s;
     sampler *by;             /* NULL: greedy */
     drafter *draft;          /* NULL: single steps */
-    reuse *reuse;            /* prefix cache, borrowed; NULL: none */
+    prefix_cache *cache;     /* prefix cache, borrowed; NULL: none */
     token_list ids;          /* tokens that were fed, then tokens to feed */
     size_t n_fed;            /* number of ids that were fed */
     size_t n_seen;           /* number of ids that the sampler has counted */
@@ -22,7 +22,7 @@ typedef struct {
     bool ahead;              /* nothing follows the reply: steps may be queued beyond its end */
     int queued;              /* steps under way */
     int32_t next;            /* chosen by sequence_next, not in ids yet */
-    reuse_known known;       /* prefix cache lookup of the current prompt */
+    prefix_hit hit;          /* prefix cache lookup of the current prompt */
     char before[SHA256_HEX]; /* hash of how the tokens before the prompt were fed; "": the prompt begins the session */
 } sequence;
 
@@ -31,7 +31,7 @@ typedef struct {
     session_size size;               /* its draft follows from `drafts` */
     const sampler_options *sampling; /* NULL: greedy */
     const draft_options *drafts;     /* NULL, or without a spec: single steps */
-    reuse *reuse;                    /* NULL: none */
+    prefix_cache *cache;             /* NULL: none */
 } sequence_options;
 
 /* Creates session, sampler and drafts. After an error *q is empty. */
@@ -70,7 +70,7 @@ void sequence_begin(sequence *q, size_t end);
  * entry, and so does `start`. hint: in positions of the sequence. */
 void sequence_begin_cached(sequence *q, size_t end, attn_hint hint);
 /* The same with a lookup that was done before the session was created. */
-void sequence_begin_found(sequence *q, size_t end, const reuse_known *found);
+void sequence_begin_found(sequence *q, size_t end, const prefix_hit *found);
 
 /* Which logits of a prompt are wanted, and what is called. */
 typedef struct {

@@ -94,7 +94,7 @@ static void fork_prompt(choice *c, scheduler *s)
     f->limit = session_limit(c->q.s);
     f->n_tokens = c->n_tokens;
     f->each = drafter_session(c->q.draft, 1).draft || with > s->o.memory ||
-              (s->prefix && !prefix_shrink(reuse_store(s->prefix), s->o.memory - with)) ||
+              (s->prefix && !prefix_shrink(prefix_cache_store(s->prefix), s->o.memory - with)) ||
               fork_take(&f->of, c->q.s, s->x.logits, &e) != ST_OK;
     if (f->each) return;
     f->bytes = need;
@@ -140,28 +140,28 @@ bool choice_admit(choice *c, scheduler *s)
     const job *j = c->j;
     size_t with = s->used + c->bytes;
     bool fits = with <= s->o.memory;
-    const reuse_prompt p = {.spec = &j->spec,
-                            .limit = s->o.ctx,
-                            .ids = c->prompt->ids,
-                            .n = (size_t)c->n_prefill,
-                            .client = s->o.prefix_shared ? NULL : j->client.client,
-                            .salt = j->r.cache_salt,
-                            .keep_only = scores_prompt(c)};
-    if (j->cached && !is_forked(c)) reuse_find(&c->found, s->prefix, &p);
-    if (fits && s->prefix) fits = prefix_shrink(reuse_store(s->prefix), s->o.memory - with);
+    const prefix_lookup p = {.spec = &j->spec,
+                             .limit = s->o.ctx,
+                             .ids = c->prompt->ids,
+                             .n = (size_t)c->n_prefill,
+                             .client = s->o.prefix_shared ? NULL : j->client.client,
+                             .salt = j->r.cache_salt,
+                             .keep_only = scores_prompt(c)};
+    if (j->cached && !is_forked(c)) prefix_cache_find(&c->found, s->prefix, &p);
+    if (fits && s->prefix) fits = prefix_shrink(prefix_cache_store(s->prefix), s->o.memory - with);
     if (fits || s->n_running == 0) return true;
-    reuse_let_go(&c->found, s->prefix);
+    prefix_cache_release(&c->found, s->prefix);
     return false;
 }
 
 static void begin_prompt(choice *c, scheduler *s)
 {
     sequence_begin_found(&c->q, (size_t)c->n_prefill, &c->found);
-    c->found = (reuse_known){0};
+    c->found = (prefix_hit){0};
     c->n_cached = c->q.n_fed;
     c->state = CHOICE_PROMPT;
     if (!c->j->cached || scores_prompt(c)) return;
-    sched_count(s, &s->counts.known_tokens, (int64_t)c->n_cached);
+    sched_count(s, &s->counts.cached_tokens, (int64_t)c->n_cached);
     sched_count(s, &s->counts.lookups[c->n_cached > 0], 1);
 }
 
@@ -178,7 +178,7 @@ status choice_open(choice *c, scheduler *s, err *e)
                                 .size = {.n_tokens = is_forked(c) ? fork_of(c)->limit : reach, .reach = reach},
                                 .sampling = &sampling,
                                 .drafts = &(draft_options){.spec = j->r.draft, .name = "draft"},
-                                .reuse = c->found.entry || c->found.keep ? s->prefix : NULL};
+                                .cache = c->found.entry || c->found.keep ? s->prefix : NULL};
     TRY(sequence_open(&c->q, s->o.dec, &o, e));
     TRY(sequence_push(&c->q, c->prompt->ids, c->prompt->n, e));
     TRY(text_out_open(&c->out, s->o.tok, j->r.stop, j->r.n_stop, e));
@@ -201,7 +201,7 @@ void choice_close(choice *c)
         c->held = attn_seq_peak(session_attn(c->q.s));
     }
     sequence_end(&c->q);
-    reuse_let_go(&c->found, c->j->sched->prefix);
+    prefix_cache_release(&c->found, c->j->sched->prefix);
 }
 
 void choice_free(choice *c)

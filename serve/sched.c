@@ -324,7 +324,7 @@ static void *run(void *arg)
 
 static void free_all(scheduler *s)
 {
-    reuse_close(s->prefix);
+    prefix_cache_close(s->prefix);
     stepper_close(&s->x);
     mem_free(s->running);
     mem_free(s->stepped);
@@ -347,14 +347,14 @@ static size_t free_bytes(void *ctx)
 /* Sessions that share prompts have room for the whole context, which must cost nothing until it is written. */
 static status open_prefix(scheduler *s, err *e)
 {
-    reuse_options *o = &s->o.prefix;
+    prefix_cache_options *o = &s->o.prefix;
     if (o->memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
     o->ctx = s->o.ctx;
     o->exact = s->o.decoder.exact;
     o->quiet = true;
     o->room = free_bytes;
     o->room_ctx = s;
-    return reuse_open(&s->prefix, o, s->o.dec, e);
+    return prefix_cache_open(&s->prefix, o, s->o.dec, e);
 }
 
 static status allocate(scheduler *s, err *e)
@@ -377,7 +377,7 @@ status sched_start(scheduler **out, const sched_options *o, err *e)
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->encoding, NULL);
     pthread_cond_init(&s->work, NULL);
-    reuse_build(build, o->dec, o->decoder.exact);
+    prefix_cache_build(build, o->dec, o->decoder.exact);
     snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", build);
     status st = allocate(s, e);
     if (st == ST_OK && pthread_create(&s->thread, NULL, run, s) != 0)

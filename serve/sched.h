@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "generate/prefix_reuse.h"
+#include "generate/prefix_cache.h"
 #include "serve/api.h"
 
 typedef struct scheduler scheduler;
@@ -32,8 +32,8 @@ typedef struct {
     size_t queue, a_client; /* most requests that wait, in all and of one client */
     const sched_alias *aliases;
     size_t n_aliases;
-    reuse_options prefix; /* log, memory (a part of `memory`; 0: no prefix cache), dir, disk and least */
-    bool prefix_shared;   /* clients share cached prompts */
+    prefix_cache_options prefix; /* log, memory (a part of `memory`; 0: no prefix cache), dir, disk and least */
+    bool prefix_shared;          /* clients share cached prompts */
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);

@@ -25,10 +25,10 @@ typedef struct {
     int index;
     const token_list *prompt;
     choice_state state;
-    size_t bytes;      /* planned for it */
-    sequence q;        /* its ids: the prompt, then new tokens */
-    reuse_known found; /* prefix cache lookup before the sequence exists */
-    lens *lens;        /* of a lens, which has sessions of its own */
+    size_t bytes;     /* planned for it */
+    sequence q;       /* its ids: the prompt, then new tokens */
+    prefix_hit found; /* prefix cache lookup before the sequence exists */
+    lens *lens;       /* of a lens, which has sessions of its own */
     text_out out;
     int64_t n_prefill; /* tokens of the prompt that are not decode steps */
     size_t n_cached;   /* tokens of the prompt that were not computed */
@@ -88,18 +88,18 @@ struct job {
 };
 
 typedef struct {
-    int64_t cancelled;                                      /* requests */
-    int64_t prompt_tokens, known_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
-    int64_t lookups[2];                                     /* in the prefix store: misses, hits */
-    int64_t admitted;                                       /* requests in progress that do not wait any more */
-    size_t running, used;                                   /* sequences, and the bytes planned for them */
-    histogram queue, first_token, step;                     /* the first two: since the request came */
+    int64_t cancelled;                                       /* requests */
+    int64_t prompt_tokens, cached_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
+    int64_t lookups[2];                                      /* in the prefix store: misses, hits */
+    int64_t admitted;                                        /* requests in progress that do not wait any more */
+    size_t running, used;                                    /* sequences, and the bytes planned for them */
+    histogram queue, first_token, step;                      /* the first two: since the request came */
 } sched_counts;
 
 struct scheduler {
     sched_options o;
     char fingerprint[16];
-    reuse *prefix; /* NULL: none. The thread's own except for its counts */
+    prefix_cache *prefix; /* NULL: none. The thread's own except for its counts */
     pthread_t thread;
     pthread_mutex_t lock, encoding;
     pthread_cond_t work;

@@ -190,7 +190,7 @@ static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e
 {
     if (!c->prefix_disk) return ST_OK;
     if (s->prefix.memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
-    TRY(reuse_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
+    TRY(prefix_cache_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
     TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, c->prefix_disk, e));
     s->prefix.dir = v->prefix_dir;
     return ST_OK;
@@ -216,7 +216,7 @@ static status start(server *v, const cli *c, err *e)
     TRY(read_aliases(v, c, e));
     s.aliases = v->aliases;
     s.n_aliases = v->n_aliases;
-    if (s.prefix.memory > 0) reuse_small_pages();
+    if (s.prefix.memory > 0) prefix_small_pages();
     TRY(sched_start(&v->sched, &s, e));
     TRY(check_aliases(v, e));
     h.sched = v->sched;

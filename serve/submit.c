@@ -210,10 +210,10 @@ void sched_metrics(scheduler *s, FILE *f)
     sched_counts c = s->counts;
     size_t jobs = s->n_jobs;
     pthread_mutex_unlock(&s->lock);
-    prefix_counts kept = s->prefix ? prefix_count(reuse_store(s->prefix)) : (prefix_counts){0};
+    prefix_counts kept = s->prefix ? prefix_count(prefix_cache_store(s->prefix)) : (prefix_counts){0};
     const metric counters[] = {{"kvasir_cancelled_total", "", c.cancelled},
                                {"kvasir_prompt_tokens_total", "source=\"computed\"", c.prompt_tokens},
-                               {"kvasir_prompt_tokens_total", "source=\"prefix\"", c.known_tokens},
+                               {"kvasir_prompt_tokens_total", "source=\"prefix\"", c.cached_tokens},
                                {"kvasir_prefix_lookups_total", "result=\"miss\"", c.lookups[0]},
                                {"kvasir_prefix_lookups_total", "result=\"hit\"", c.lookups[1]},
                                {"kvasir_new_tokens_total", "", c.new_tokens},

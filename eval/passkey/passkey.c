@@ -110,10 +110,10 @@ static json_t *sums_json(const attn_stats *s)
                      "full_keys", s->full_keys);
 }
 
-static json_t *costs(const evaluation *ev, const evaluation_item *x, const together_reply *r)
+static json_t *costs(const evaluation *ev, const evaluation_item *x, const batch_reply *r)
 {
     const prompt_tokens *t = &x->tokens;
-    double attended = together_attended(&r->stats, ev->g.m->config.n_kv);
+    double attended = batch_attended(&r->stats, ev->g.m->config.n_kv);
     return json_pack("{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:o, s:o}", "prompt_tokens",
                      (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n, "new_tokens",
                      (json_int_t)r->n, "seconds", (double)r->time_ns * 1e-9, "kv_bytes", (json_int_t)r->held.kv,
@@ -136,10 +136,10 @@ static size_t bytes(const json_t *line, const char *key)
 }
 
 /* The reply that costs() wrote. */
-static together_reply reply_of(const json_t *line)
+static batch_reply reply_of(const json_t *line)
 {
     const json_t *sums = json_object_get(line, "sums");
-    return (together_reply){
+    return (batch_reply){
         .stats = {.steps = (int64_t)number(sums, "steps"),
                   .attended = number(sums, "attended"),
                   .visible = number(sums, "visible"),
@@ -158,14 +158,14 @@ static together_reply reply_of(const json_t *line)
 static void add_up(passkey *p)
 {
     for (size_t i = 0; i < p->ev->rows.n; i++) {
-        together_run *run = &p->ev->rows.run[i];
-        *run = (together_run){.spec = run->spec};
+        batch_run *run = &p->ev->rows.run[i];
+        *run = (batch_run){.spec = run->spec};
         p->correct[i] = 0;
         for (int64_t t = 0; t < p->n_trials; t++) {
             const json_t *line = evaluation_result(p->ev, i, NULL, t, NULL);
             if (!line) continue;
-            together_reply r = reply_of(line);
-            together_add(run, &r);
+            batch_reply r = reply_of(line);
+            batch_add(run, &r);
             p->correct[i] += json_is_true(json_object_get(line, "correct"));
         }
     }

@@ -9,9 +9,9 @@
 
 /* What a row shows behind its interval: tokens attended, MB held by kind, MB read in a decode step by
  * kind, and the key-cache access ratio. */
-static status print_costs(const passkey *p, const together_run *r, err *e)
+static status print_costs(const passkey *p, const batch_run *r, err *e)
 {
-    double n = together_attended(&r->stats, p->ev->g.m->config.n_kv), steps = (double)r->stats.steps;
+    double n = batch_attended(&r->stats, p->ev->g.m->config.n_kv), steps = (double)r->stats.steps;
     if (n < 0)
         return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
                           (double)r->held.index / 1e6, "-", "-", "-");
@@ -22,7 +22,7 @@ static status print_costs(const passkey *p, const together_run *r, err *e)
 
 static status print_row(const passkey *p, size_t i, int width, err *e)
 {
-    const together_run *run = &p->ev->rows.run[i];
+    const batch_run *run = &p->ev->rows.run[i];
     char budget[24], counts[16], share[24], interval[32];
     double low, high;
     lineup_budget_text(budget, sizeof budget, &run->spec);
@@ -57,7 +57,7 @@ status passkey_print(const passkey *p, err *e)
 }
 
 /* Bytes held by kind, and read by a decode step (null without one). */
-static void add_bytes(json_t *o, const together_run *r)
+static void add_bytes(json_t *o, const batch_run *r)
 {
     double n = (double)r->stats.steps;
     json_object_set_new(o, "kv_bytes", json_integer((json_int_t)r->held.kv));
@@ -71,10 +71,10 @@ static void add_bytes(json_t *o, const together_run *r)
 
 static json_t *result_json(const passkey *p, size_t i)
 {
-    const together_run *run = &p->ev->rows.run[i];
+    const batch_run *run = &p->ev->rows.run[i];
     const int64_t correct = p->correct[i];
     char params[512];
-    double low, high, n = together_attended(&run->stats, p->ev->g.m->config.n_kv);
+    double low, high, n = batch_attended(&run->stats, p->ev->g.m->config.n_kv);
     attn_spec_params(&run->spec, params, sizeof params);
     stats_wilson((double)correct, p->n_trials, &low, &high);
     json_t *o =

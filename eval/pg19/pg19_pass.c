@@ -339,17 +339,17 @@ static void say_groups(const pg19_run *r, size_t n, size_t of)
 static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit,
                          status (*run)(group *, const size_t *, err *), err *e)
 {
-    const together_fitting fitting = {.d = r->g.dec,
-                                      .options = {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n},
-                                      .limit = limit,
-                                      .sessions = 1};
+    const batch_fitting fitting = {.d = r->g.dec,
+                                   .options = {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n},
+                                   .limit = limit,
+                                   .sessions = 1};
     size_t *row;
     TRY(MEM_NEW(&row, r->rows.n, e));
     size_t n = count_wanted(r, book, length, row);
     status st = ST_OK;
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.r = r, .book = book, .length = length};
-        st = together_fit(&g.n, &fitting, r->rows.run, row + from, n - from, e);
+        st = batch_fit(&g.n, &fitting, r->rows.run, row + from, n - from, e);
         if (from == 0) say_groups(r, g.n, n);
         if (st == ST_OK) st = run(&g, row + from, e);
         group_close(&g);

@@ -382,7 +382,7 @@ static bool is_loop(const int32_t *ids, size_t n)
     return times >= LOOP_TIMES;
 }
 
-static json_t *costs(const evaluation *ev, const evaluation_item *x, const together_reply *a)
+static json_t *costs(const evaluation *ev, const evaluation_item *x, const batch_reply *a)
 {
     json_t *o = evaluation_costs_of(ev, x, a);
     if (o && json_object_set_new(o, "loop", json_boolean(is_loop(a->ids, a->n))) == 0) return o;

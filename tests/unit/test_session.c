@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Sessions: bits that must not depend on chunks and threads; memory; limits. Batches: test_batch; shared prompts:
- * test_together. */
+ * test_batch_replies. */
 #include "config.h"
 
 #include <stdio.h>

@@ -31,7 +31,7 @@ static bool on_skip(void *ctx, size_t run, size_t prompt)
     return ((record *)ctx)->skipped[run] >> prompt & 1;
 }
 
-static status on_done(void *ctx, size_t run, size_t prompt, const together_reply *x, err *e)
+static status on_done(void *ctx, size_t run, size_t prompt, const batch_reply *x, err *e)
 {
     record *r = ctx;
     (void)e;
@@ -58,7 +58,7 @@ typedef struct {
     tokenizer *tok;
     passkey_trial *trials;
     token_list stop;
-    together_prompt prompt[N_PROMPTS];
+    batch_prompt prompt[N_PROMPTS];
 } fixture;
 
 /* Passkey prompts, of different lengths and, with a tail, different tails. */
@@ -77,13 +77,13 @@ static status fixture_open(fixture *f, size_t tail, err *e)
     for (size_t i = 0; i < N_PROMPTS; i++) {
         const passkey_trial *t = &f->trials[i];
         size_t cut = t->tail.n > 0 ? 7 * i : 0; /* tokens of the tail that are left out */
-        f->prompt[i] = (together_prompt){.head = t->head.ids,
-                                         .n_head = t->head.n - i,
-                                         .tail = t->tail.ids + cut,
-                                         .n_tail = t->tail.n - cut,
-                                         .stop = f->stop.ids,
-                                         .n_stop = f->stop.n,
-                                         .n_new = N_NEW - i % 3};
+        f->prompt[i] = (batch_prompt){.head = t->head.ids,
+                                      .n_head = t->head.n - i,
+                                      .tail = t->tail.ids + cut,
+                                      .n_tail = t->tail.n - cut,
+                                      .stop = f->stop.ids,
+                                      .n_stop = f->stop.n,
+                                      .n_new = N_NEW - i % 3};
     }
     return ST_OK;
 }
@@ -98,7 +98,7 @@ static void fixture_close(fixture *f)
     backend_close(f->be);
 }
 
-static size_t make_runs(together_run runs[MAX_RUNS])
+static size_t make_runs(batch_run runs[MAX_RUNS])
 {
     static const struct {
         const char *text;
@@ -112,26 +112,26 @@ static size_t make_runs(together_run runs[MAX_RUNS])
     for (size_t i = 0; i < MAX_RUNS; i++) {
         attn_options o = {.kv = kv_exact(specs[i].kv)};
         err e = {0};
-        runs[i] = (together_run){0};
+        runs[i] = (batch_run){0};
         if (attn_spec_parse(&runs[i].spec, specs[i].text, &o, &e) != ST_OK) abort();
     }
     return MAX_RUNS;
 }
 
-static together_job make_job(const fixture *f, record *r, bool share, size_t together, size_t jobs)
+static batch_job make_job(const fixture *f, record *r, bool share, size_t together, size_t jobs)
 {
     *r = (record){.ordered = true};
-    return (together_job){.d = f->d,
-                          .prompts = f->prompt,
-                          .n_prompts = N_PROMPTS,
-                          .limit = together_limit(f->prompt, N_PROMPTS),
-                          .max_together = together,
-                          .jobs = jobs,
-                          .share = share,
-                          .skip = on_skip,
-                          .done = on_done,
-                          .progress = on_progress,
-                          .ctx = r};
+    return (batch_job){.d = f->d,
+                       .prompts = f->prompt,
+                       .n_prompts = N_PROMPTS,
+                       .limit = batch_limit(f->prompt, N_PROMPTS),
+                       .max_shared = together,
+                       .jobs = jobs,
+                       .share = share,
+                       .skip = on_skip,
+                       .done = on_done,
+                       .progress = on_progress,
+                       .ctx = r};
 }
 
 static bool same_answers(const record *a, const record *b)
@@ -145,7 +145,7 @@ static bool same_answers(const record *a, const record *b)
     return true;
 }
 
-static bool same_counts(const together_run *a, const together_run *b)
+static bool same_counts(const batch_run *a, const batch_run *b)
 {
     for (int i = 0; i < MAX_RUNS; i++)
         if (a[i].stats.steps != b[i].stats.steps || a[i].held.kv != b[i].held.kv || a[i].peak.kv != b[i].peak.kv ||
@@ -157,31 +157,31 @@ static bool same_counts(const together_run *a, const together_run *b)
 static void test_sharing(const char *protocol, size_t tail)
 {
     static record shared, other, one;
-    together_run r_shared[MAX_RUNS], r_other[MAX_RUNS];
+    batch_run r_shared[MAX_RUNS], r_other[MAX_RUNS];
     fixture f;
     err e = {0};
     if (is_ok(fixture_open(&f, tail, &e), &e, "%s: opens", protocol)) {
-        together_job job = make_job(&f, &shared, true, 64, 1);
+        batch_job job = make_job(&f, &shared, true, 64, 1);
         size_t n = make_runs(r_shared);
-        is_ok(together_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
+        is_ok(batch_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
         is_int(job.prefills, (int64_t)n * N_PROMPTS, "prompts");
         is_int(job.prefills_done, 3 * N_PROMPTS, "one prefill a row type, and one that is not exact");
         ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
         is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
         job = make_job(&f, &other, false, 64, 1);
         make_runs(r_other);
-        is_ok(together_execute(&job, r_other, n, &e), &e, "%s: without sharing", protocol);
+        is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: without sharing", protocol);
         is_int(job.prefills_done, (int64_t)n * N_PROMPTS, "no prefill is shared");
         ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         job = make_job(&f, &other, true, 2, 1);
         make_runs(r_other);
-        is_ok(together_execute(&job, r_other, n, &e), &e, "%s: two at a time", protocol);
+        is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: two at a time", protocol);
         is_int(job.prefills_done, 4 * N_PROMPTS, "their prefills");
         ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         for (size_t jobs = 2; jobs <= N_PROMPTS; jobs += 3) {
             job = make_job(&f, &other, true, 64, jobs);
             make_runs(r_other);
-            is_ok(together_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side", protocol, jobs);
+            is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side", protocol, jobs);
             ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
             ok(other.order[1] == 1 && other.order[jobs] == 100, "in their order");
             ok(other.ordered && other.last > 0.999, "progress grows to 1");
@@ -190,7 +190,7 @@ static void test_sharing(const char *protocol, size_t tail)
         make_runs(r_other);
         for (size_t i = 0; i < n; i++) {
             job = make_job(&f, &one, true, 1, 1);
-            is_ok(together_execute(&job, &r_other[i], 1, &e), &e, "%s by itself", r_other[i].spec.text);
+            is_ok(batch_execute(&job, &r_other[i], 1, &e), &e, "%s by itself", r_other[i].spec.text);
             memcpy(other.ids[i], one.ids[0], sizeof one.ids[0]);
             memcpy(other.n[i], one.n[0], sizeof one.n[0]);
             memcpy(other.stats[i], one.stats[0], sizeof one.stats[0]);
@@ -204,18 +204,18 @@ static void test_sharing(const char *protocol, size_t tail)
 static void test_skip(void)
 {
     static record all, some;
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
     if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
-        together_job job = make_job(&f, &all, true, 64, 1);
+        batch_job job = make_job(&f, &all, true, 64, 1);
         make_runs(runs);
-        is_ok(together_execute(&job, runs, 3, &e), &e, "three strategies");
+        is_ok(batch_execute(&job, runs, 3, &e), &e, "three strategies");
         job = make_job(&f, &some, true, 64, 2);
         some.skipped[0] = 0x1f; /* the first one at all, */
         some.skipped[1] = 0x0b; /* and prompts 0, 1 and 3 of the second */
         make_runs(runs);
-        is_ok(together_execute(&job, runs, 3, &e), &e, "some are skipped");
+        is_ok(batch_execute(&job, runs, 3, &e), &e, "some are skipped");
         is_int(some.n_done, 7, "the others are answered");
         ok(some.ordered && some.last > 0.999, "progress grows to 1");
         bool same = true;
@@ -228,7 +228,7 @@ static void test_skip(void)
         is_int(runs[0].stats.steps, 0, "nothing of the one that is left out");
         job = make_job(&f, &some, true, 64, 1);
         for (int i = 0; i < MAX_RUNS; i++) some.skipped[i] = 0x1f;
-        is_ok(together_execute(&job, runs, 3, &e), &e, "nothing to do");
+        is_ok(batch_execute(&job, runs, 3, &e), &e, "nothing to do");
         is_int(some.n_done, 0, "nothing is done");
     }
     fixture_close(&f);
@@ -237,12 +237,12 @@ static void test_skip(void)
 /* The first prompt alone. */
 static void run_one(fixture *f, record *r, const char *name)
 {
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     err e = {0};
-    together_job job = make_job(f, r, true, 64, 1);
+    batch_job job = make_job(f, r, true, 64, 1);
     job.n_prompts = 1;
     make_runs(runs);
-    is_ok(together_execute(&job, runs, 1, &e), &e, "%s", name);
+    is_ok(batch_execute(&job, runs, 1, &e), &e, "%s", name);
 }
 
 /* Stops: by what the model says when nothing stops it. */
@@ -281,20 +281,20 @@ static void test_stops(void)
 static void test_failures(void)
 {
     static record r;
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
     if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
-        together_job job = make_job(&f, &r, true, 64, 2);
+        batch_job job = make_job(&f, &r, true, 64, 2);
         make_runs(runs);
-        is_ok(together_execute(&job, runs, 2, &e), &e, "two strategies");
+        is_ok(batch_execute(&job, runs, 2, &e), &e, "two strategies");
         int calls = r.calls, bad = 0;
         for (int i = 1; i < calls; i += calls / 9) {
             job = make_job(&f, &r, true, 64, 2);
             r.stop_at = i;
             e = (err){0};
-            bad += together_execute(&job, runs, 2, &e) != ST_INTERRUPTED || strcmp(e.msg, "interrupted") != 0 ||
-                   r.calls != i;
+            bad +=
+                batch_execute(&job, runs, 2, &e) != ST_INTERRUPTED || strcmp(e.msg, "interrupted") != 0 || r.calls != i;
         }
         is_int(bad, 0, "an interruption ends the run");
         oom_run o = {0};
@@ -303,7 +303,7 @@ static void test_failures(void)
             job = make_job(&f, &r, true, 64, 2);
             job.n_prompts = 1;
             mem_test_fail_at(o.n);
-            oom_saw(&o, together_execute(&job, runs, 2, &o.e), NULL);
+            oom_saw(&o, batch_execute(&job, runs, 2, &o.e), NULL);
         }
         oom_ok(&o, 3, "a run");
     }
@@ -343,18 +343,18 @@ static void make_questions(fixture *f, int32_t *other)
 }
 
 /* Each prompt by itself, then all together, `prefills` times a prefill for each strategy. */
-static void check_branches(fixture *f, together_run *runs, int64_t prefills)
+static void check_branches(fixture *f, batch_run *runs, int64_t prefills)
 {
     static record all, one, alone;
     err e = {0};
-    together_job job = make_job(f, &one, true, 64, 1);
-    const together_prompt *prompts = job.prompts;
+    batch_job job = make_job(f, &one, true, 64, 1);
+    const batch_prompt *prompts = job.prompts;
     alone = (record){0};
     for (size_t i = 0; i < N_PROMPTS; i++) {
         one = (record){.ordered = true};
         job.prompts = prompts + i;
         job.n_prompts = 1;
-        is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "prompt %zu by itself", i + 1);
+        is_ok(batch_execute(&job, runs, MAX_RUNS, &e), &e, "prompt %zu by itself", i + 1);
         ok(one.ordered && one.last > 0.999, "progress grows to 1");
         for (size_t k = 0; k < MAX_RUNS; k++) {
             memcpy(alone.ids[k][i], one.ids[k][0], sizeof one.ids[k][0]);
@@ -364,7 +364,7 @@ static void check_branches(fixture *f, together_run *runs, int64_t prefills)
     }
     for (size_t jobs = 1; jobs <= N_PROMPTS; jobs += 2) {
         job = make_job(f, &all, true, 64, jobs);
-        is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "all, %zu side by side", jobs);
+        is_ok(batch_execute(&job, runs, MAX_RUNS, &e), &e, "all, %zu side by side", jobs);
         ok(same_answers(&all, &alone), "as by themselves");
         ok(all.ordered && all.last > 0.999, "progress grows to 1");
         is_int(job.prefills, MAX_RUNS * prefills, "%lld prefills for each strategy", (long long)prefills);
@@ -378,7 +378,7 @@ static void test_branches(void)
         "full", "streaming:budget=24", "snapkv:budget=24", "quest:budget=32", "h2o:budget=24", "tova:budget=24"};
     static const size_t ends[N_PROMPTS] = {70, 90, 120, 125, 125};
     static int32_t request[128];
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
     attn_options o = {.kv = kv_exact(DT_F32)};
@@ -402,7 +402,7 @@ static void keep_row(void *ctx, int64_t first, size_t n, const float *logits)
 }
 
 /* The answer to a prompt in a session, step by step: its tokens, of which the last is not fed. */
-static status answer_by_hand(session *s, const together_prompt *p, const int32_t *ids, size_t n_ids, int32_t *out,
+static status answer_by_hand(session *s, const batch_prompt *p, const int32_t *ids, size_t n_ids, int32_t *out,
                              size_t *n, bool *cut, err *e)
 {
     static float logits[VOCAB];
@@ -433,13 +433,13 @@ static void make_talks(fixture *f)
     }
 }
 
-static void talk_by_hand(fixture *f, together_run *run, size_t k, record *r)
+static void talk_by_hand(fixture *f, batch_run *run, size_t k, record *r)
 {
     session *s = NULL;
     err e = {0};
     bool cut = false, good = true;
     for (size_t i = 0; i < N_PROMPTS && good; i++) {
-        const together_prompt *p = &f->prompt[i];
+        const batch_prompt *p = &f->prompt[i];
         int32_t ids[128];
         size_t ends = p->follows && cut && p->ends >= 0;
         if (!p->follows) {
@@ -461,7 +461,7 @@ static void test_following(void)
     static const char *const specs[MAX_RUNS] = {
         "full", "streaming:budget=24", "snapkv:budget=24", "quest:budget=32", "h2o:budget=24", "tova:budget=24"};
     static record all, some, hand;
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
     attn_options o = {.kv = kv_exact(DT_F32)};
@@ -481,8 +481,8 @@ static void test_following(void)
         for (size_t k = 0; k < MAX_RUNS; k++) talk_by_hand(&f, &runs[k], k, &hand);
         ok(hand.n[0][0] < 3 && hand.n[0][1] > 3, "answers that end and that are cut");
         for (size_t jobs = 1; jobs <= 3; jobs++) {
-            together_job job = make_job(&f, &all, true, 64, jobs);
-            is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "talks, %zu side by side", jobs);
+            batch_job job = make_job(&f, &all, true, 64, jobs);
+            is_ok(batch_execute(&job, runs, MAX_RUNS, &e), &e, "talks, %zu side by side", jobs);
             ok(memcmp(all.ids, hand.ids, sizeof all.ids) == 0 && memcmp(all.n, hand.n, sizeof all.n) == 0,
                "the answers of a session by hand");
             ok(all.ordered && all.last > 0.999, "progress grows to 1");
@@ -490,9 +490,9 @@ static void test_following(void)
             ok(all.stats[0][1].steps < N_NEW && all.stats[0][1].attended > 80,
                "the steps of one answer, over all before it");
         }
-        together_job job = make_job(&f, &some, true, 64, 1);
+        batch_job job = make_job(&f, &some, true, 64, 1);
         for (size_t k = 0; k < MAX_RUNS; k++) some.skipped[k] = 1u << 0 | 1u << 2 | 1u << 3 | 1u << 4;
-        is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "one answer is wanted");
+        is_ok(batch_execute(&job, runs, MAX_RUNS, &e), &e, "one answer is wanted");
         is_int(some.n_done, MAX_RUNS, "and given");
         ok(memcmp(some.ids[2][1], hand.ids[2][1], sizeof hand.ids[2][1]) == 0, "the same as before");
         ok(some.ordered && some.last > 0.999, "progress grows to 1");
@@ -504,15 +504,15 @@ static void test_fitting(void)
 {
     fixture f;
     err e = {0};
-    together_run runs[MAX_RUNS];
+    batch_run runs[MAX_RUNS];
     size_t n = make_runs(runs), fit = 0;
     const size_t order[MAX_RUNS] = {0, 1, 2, 3, 4, 5};
     if (is_ok(fixture_open(&f, 0, &e), &e, "a model for what fits")) {
-        together_fitting x = {.d = f.d, .options = {.chunk = 64, .max_batch = 1}, .limit = 1024, .sessions = 1};
-        is_ok(together_fit(&fit, &x, runs, order, n, &e), &e, "one session of each");
+        batch_fitting x = {.d = f.d, .options = {.chunk = 64, .max_batch = 1}, .limit = 1024, .sessions = 1};
+        is_ok(batch_fit(&fit, &x, runs, order, n, &e), &e, "one session of each");
         is_int((int64_t)fit, (int64_t)n, "all of them fit");
         x.sessions = (size_t)1 << 32;
-        status st = together_fit(&fit, &x, runs, order, n, &e);
+        status st = batch_fit(&fit, &x, runs, order, n, &e);
         is_err(st, &e, ST_NOMEM, "a smaller --jobs", "more prompts side by side than memory holds");
     }
     fixture_close(&f);
