@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Replies: stop strings, and what is in the cache when a reply ends, which chat builds upon. */
+/* Replies: stop strings, and what is in the cache when a reply ends, which chat builds upon. Ctrl-C:
+ * tests/cli/interrupt.t. */
 #include "config.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "commands/generate.h"
@@ -154,78 +153,9 @@ static void check_ends(void)
     token_list_free(&ids);
 }
 
-static void on_alarm(int sig)
-{
-    (void)sig;
-    raise(SIGINT);
-}
-
-static void alarm_in(int ms)
-{
-    struct itimerval t = {.it_value = {ms / 1000, ms % 1000 * 1000}};
-    setitimer(ITIMER_REAL, &t, NULL);
-}
-
-static void check_interrupt(void)
-{
-    engine g;
-    reply r;
-    err e = {0};
-    token_list ids = prompt();
-    cli c = options("streaming:budget=32");
-    c.n_new = 1 << 30;
-    signal(SIGINT, SIG_DFL); /* it may be ignored here, and would stay so */
-    signal(SIGALRM, on_alarm);
-    cli_catch_interrupt();
-    if (!is_ok(engine_open(&g, &c, 1, false, true, &e), &e, "engine")) return;
-    if (is_ok(reply_create(&r, &c, &g, (int64_t)1 << 40, &e), &e, "reply without end")) {
-        raise(SIGINT);
-        err stopped = {0};
-        is_err(quiet_reply(&r, &ids, &stopped), &stopped, ST_INTERRUPTED, "interrupted",
-               "Ctrl-C while the prompt is read");
-        status st = ST_INTERRUPTED;
-        for (int ms = 50; st == ST_INTERRUPTED && ms < 60000; ms *= 2) {
-            sequence_restart(&r.q);
-            cli_clear_interrupt();
-            alarm_in(ms);
-            e = (err){0};
-            st = quiet_reply(&r, &ids, &e);
-        }
-        is_ok(st, &e, "Ctrl-C while it answers");
-        ok(cli_interrupted(), "which is why it ended");
-        check_held(&r, "Ctrl-C");
-        reply_free(&r);
-    }
-    cli_clear_interrupt();
-    ok(!cli_interrupted(), "the flag can be cleared");
-    engine_close(&g);
-    token_list_free(&ids);
-}
-
-static void check_wait(void)
-{
-    int fd[2];
-    if (!ok(pipe(fd) == 0, "pipe")) return;
-    cli_clear_interrupt();
-    ok(write(fd[1], "x", 1) == 1 && cli_wait_input(fd[0]), "input that is there");
-    raise(SIGINT);
-    ok(!cli_wait_input(fd[0]), "Ctrl-C goes before input");
-    cli_clear_interrupt();
-    char x;
-    ok(read(fd[0], &x, 1) == 1, "nothing is lost");
-    alarm_in(50);
-    ok(!cli_wait_input(fd[0]), "Ctrl-C ends the waiting");
-    cli_clear_interrupt();
-    close(fd[1]);
-    ok(cli_wait_input(fd[0]), "so does the end of input");
-    close(fd[0]);
-}
-
 int main(void)
 {
     check_stops();
     check_ends();
-    check_interrupt();
-    check_wait();
     return tap_done();
 }
