@@ -103,18 +103,6 @@ static void paris(op_run *x, const int64_t *p)
     o->search(x->be, &j);
     op_same(x, cand, j.cand, 4 * kv * cap, "a search's candidates");
     if (per == 1 && p[6] != 4) op_same(x, est, j.est, 4 * kv * cap, "a search's estimates");
-    unsigned char *s = op_see(x, score, kv * cap);
-    int32_t *c = op_see(x, cand, 4 * kv * cap);
-    for (size_t h = 0; h < kv; h++) /* the highest scores, of equal ones the first, ascending */
-        for (size_t t = 0, k = 0; t < n; t++) {
-            int64_t ahead = 0;
-            for (size_t b = 0; b < n && n < 300; b++)
-                ahead += s[h * cap + b] > s[h * cap + t] || (s[h * cap + b] == s[h * cap + t] && b < t);
-            if (n >= 300 || ahead >= m_max) continue;
-            op_note(x, c[h * cap + k] == (int32_t)t + 1, "candidate %zu", k);
-            k++;
-        }
-    free(s), free(c);
 }
 
 /* The cosines estimated over keys and queries, against their true ones: the figures of methods.md 8.9. */

@@ -337,34 +337,22 @@ static float random_score(op_run *x, int kind)
     }
 }
 
-/* Which entries stay, by taking the weakest away one by one; pos: that of the query. */
-static int64_t naive_prune(const lists *l, int i, int64_t pos, const keep_rule *r, int64_t *keep, int64_t *seen)
+/* What lists hold up to their ends becomes a result. */
+static void keep_lists(op_run *x, lists *l, const kept_rows *k)
 {
-    int64_t n = l->range[i][1], first = 0, n_keep = 0;
-    bool drop[STRIDE] = {false};
-    while (first < n && r->band > 0 && l->at[i][first] <= pos - r->band) first++;
-    *seen = n - first;
-    for (int64_t left = n - first; left > r->budget; left--) {
-        int64_t victim = -1;
-        float least = INFINITY;
-        for (int64_t e = first; e < n - r->recent; e++) {
-            float x = r->by_count ? l->score[i][e] / (float)(pos - l->at[i][e] + 1) : l->score[i][e];
-            if (isnan(x)) x = -INFINITY;
-            if (drop[e] || (victim >= 0 && x > least)) continue;
-            victim = e;
-            least = x;
-        }
-        drop[victim] = true;
+    see_lists(x, l, k);
+    for (int i = 0; i < LISTS; i++) {
+        op_note(x, !k->slot.p || is_permutation(l->slot[i]), "list %d: slots", i);
+        for (int64_t e = l->range[i][1]; e < STRIDE; e++) l->at[i][e] = 0, l->slot[i][e] = 0, l->score[i][e] = 0;
     }
-    for (int64_t e = first; e < n; e++)
-        if (!drop[e]) keep[n_keep++] = e;
-    return n_keep;
+    op_inout(x, l->at, sizeof l->at, BITS, 0);
+    op_inout(x, l->score, sizeof l->score, BITS, 0);
+    if (k->slot.p) op_inout(x, l->slot, sizeof l->slot, BITS, 0);
 }
 
 static void prune(op_run *x, const int64_t *p)
 {
-    static lists old, now;
-    int32_t told[2][LISTS][STRIDE];
+    static lists old;
     int64_t n = op_int(x, 0, STRIDE), last = 0;
     kept_rows k = kept_of(x, p[1]);
     const evict_ops *o = x->be->ops->evict;
@@ -375,7 +363,7 @@ static void prune(op_run *x, const int64_t *p)
     if (p[4] == 2) r.budget = INT64_MAX;
     if (r.budget < 0) r.budget = 0;
     r.recent = p[4] == 2 ? 3 : op_int(x, 0, r.budget);
-    r.gone_slot = op_inout(x, NULL, sizeof told[0], BITS, 0), r.gone_at = op_inout(x, NULL, sizeof told[1], BITS, 0);
+    r.gone_slot = op_inout(x, NULL, sizeof old.slot, BITS, 0), r.gone_at = op_inout(x, NULL, sizeof old.at, BITS, 0);
     r.gone_stride = STRIDE;
     see_lists(x, &old, &k);
     for (int64_t e = 0; e < n; e++) { /* with gaps */
@@ -389,29 +377,7 @@ static void prune(op_run *x, const int64_t *p)
     x->be->ops->upload(x->be, k.at, old.at, sizeof old.at);
     x->be->ops->upload(x->be, k.score, old.score, sizeof old.score);
     o->prune(x->be, &k, last, &r);
-    see_lists(x, &now, &k);
-    x->be->ops->download(x->be, told[0], r.gone_slot, sizeof told[0]);
-    x->be->ops->download(x->be, told[1], r.gone_at, sizeof told[1]);
-    for (int i = 0; i < LISTS; i++) {
-        int64_t keep[STRIDE], seen, n_keep = naive_prune(&old, i, last, &r, keep, &seen);
-        op_note(x, now.range[i][0] == 0 && now.range[i][1] == n_keep && now.seen[i] == seen,
-                "list %d: %d entries, not %d", i, (int)now.range[i][1], (int)n_keep);
-        for (int64_t e = 0; !x->failed && e < n_keep; e++)
-            op_note(x,
-                    now.at[i][e] == old.at[i][keep[e]] && !memcmp(&now.score[i][e], &old.score[i][keep[e]], 4) &&
-                        (p[1] || now.slot[i][e] == old.slot[i][keep[e]]),
-                    "list %d entry %d", i, (int)e);
-        op_note(x, p[1] || is_permutation(now.slot[i]), "list %d: slots", i);
-        for (int64_t e = n - seen, kept = 0, gone = 0; e < n; e++) {
-            if (kept < n_keep && keep[kept] == e) {
-                kept++;
-                continue;
-            }
-            int32_t slot = p[1] ? old.at[i][e] : old.slot[i][e];
-            op_note(x, told[1][i][gone] == old.at[i][e] && told[0][i][gone] == slot, "list %d: told of %d", i, (int)e);
-            gone++;
-        }
-    }
+    keep_lists(x, &old, &k);
 }
 
 /* A life of lists: appended to, pruned, compacted; rows lie where the slots say, below a limit. */
