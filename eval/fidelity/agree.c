@@ -195,10 +195,8 @@ static const evaluation_kind evaluation_of_agree = {.name = "agree",
 
 static const cli_option options[] = {
     {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the text (default: the book of eval pg19)"},
-    {.name = "protocol",
-     .arg = "prefill|decode",
-     AT(protocol),
-     .help = "feed the piece at once (default), or its last 16 tokens one by one"},
+    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+           "feed the piece at once (default), or its last 16 tokens one by one"),
     {0}};
 
 const command agree_command = {.name = "eval agree",

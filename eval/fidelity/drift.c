@@ -1,10 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /* `eval drift`: does a long generation stay as good and as fast as it began? Of each strategy, for every interval of
- * new tokens: speed, memory, bytes read, and what is selected against exact attention. Source: doc/evals.md 20. */
+ * new tokens: speed, memory, bytes read, and what is selected against exact attention. The strategy's own session is
+ * watched: its rotated keys are gathered in every step, and judged steps are compared with exact attention over all of
+ * them. Source: doc/evals.md 20. */
 #include "config.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "cli/command.h"
-#include "eval/fidelity/drift.h"
+#include "eval/fidelity/fidelity.h"
+#include "eval/fidelity/recall_follow.h"
+#include "generate/sequence.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+
+typedef struct {
+    const char *n, *prompt, *every, *compare;
+    int judged;
+} drift_options;
+
+typedef struct {
+    fidelity f; /* its text: the prompt */
+    const drift_options *o;
+    size_t n_prompt;
+    int64_t n, every; /* new tokens; those of an interval, which divides n */
+    int64_t compare;  /* new tokens from one comparison with full attention to the next, a multiple of every; 0: none */
+} drift_run;
 
 /* ---- options ---- */
 
@@ -47,6 +69,344 @@ static status ready(void *own, err *e)
     return lineup_check(&f->rows, f->c, &f->g, n_tokens, e);
 }
 
+/* ---- results ---- */
+
+/* Returns the identity of the interval that ends after so many new tokens. */
+static json_t *identity_of(const drift_run *r, size_t row, int64_t generated)
+{
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    return json_pack("{s:s, s:o, s:I}", "attn", spec->text, "budget", lineup_budget_json(spec), "generated",
+                     (json_int_t)generated);
+}
+
+static const json_t *result_of(const drift_run *r, size_t row, int64_t generated)
+{
+    return fidelity_result(&r->f, identity_of(r, row, generated));
+}
+
+/* A generation under way. */
+typedef struct {
+    drift_run *r;
+    size_t row;
+    follow f;
+    recall_run run;
+    sequence q;   /* its ids: prompt and new tokens */
+    stepper x;    /* of one sequence; its row: logits of the next token */
+    dtype type;   /* of the gathered keys */
+    bool judging; /* the step under way is judged */
+    /* Of the interval: time and number of the steps that are not judged; newest tokens that are attended whatever
+     * their score, summed over `n_newest` layers of judged steps; counts of the strategy before it. */
+    int64_t ns, n_timed, n_newest;
+    double newest;
+    attn_stats before;
+    /* Full attention over the same tokens; NULL: nothing is compared. */
+    session *full;
+    float *full_logits;
+    double kl; /* of the interval: sums over the steps that were compared */
+    int64_t top1, n_compared;
+} generation;
+
+/* ---- what is watched ---- */
+
+static void judge_layer(generation *g, const attn_seen *seen)
+{
+    follow *f = &g->f;
+    int64_t head_end, tail;
+    follow_query(f, seen->layer, seen->q);
+    follow_judge(f, 0, seen->layer, 0);
+    if (!attn_retrieves(&g->run.spec) || g->run.dense[seen->layer]) return;
+    attn_last_selection(f->work, 0, 0, NULL, &head_end, &tail);
+    if (tail == 0) return; /* everything was attended */
+    g->newest += (double)(f->rows[seen->layer].n - tail);
+    g->n_newest++;
+}
+
+static void on_seen(void *ctx, const attn_seen *seen)
+{
+    generation *g = ctx;
+    follow *f = &g->f;
+    size_t n = seen->step->n_tok;
+    g->run.seq = seen->step->seq[0];
+    if (seen->layer >= 0 && seen->layer < f->shape->n_layers) {
+        exact_rows *rows = &f->rows[seen->layer];
+        follow_keep_rows(f, rows->k, rows, seen->k, rows->n, n, g->type);
+        rows->n += (int64_t)n;
+        if (g->judging) judge_layer(g, seen);
+    }
+}
+
+/* ---- full attention over the same tokens ---- */
+
+/* Sum of p log(p / q): p, q the distributions of two rows of logits. */
+static double divergence(const float *p, const float *q, size_t vocab)
+{
+    double p0 = logits_nll(p, vocab, 0), q0 = logits_nll(q, vocab, 0), sum = 0;
+    for (size_t i = 0; i < vocab; i++) {
+        double log_p = (double)p[i] - (double)p[0] - p0, log_q = (double)q[i] - (double)q[0] - q0;
+        if (log_p > -700) sum += exp(log_p) * (log_p - log_q);
+    }
+    return sum;
+}
+
+/* Full attention gets what it has not seen as a prompt, but for the last token, which is a step there too. */
+static status feed_full(generation *g, err *e)
+{
+    size_t from = (size_t)session_length(g->full), last = g->q.ids.n - 1;
+    const prefill_options o = {.which = LOGITS_LAST};
+    if (last > from) TRY(session_prefill(&g->full, 1, g->q.ids.ids + from, last - from, &o, e));
+    return session_decode(&g->full, 1, &g->q.ids.ids[last], g->full_logits, e);
+}
+
+static status compare(generation *g, err *e)
+{
+    size_t vocab = (size_t)g->r->f.g.m->config.vocab;
+    attn_watch(g->f.work, NULL, NULL);
+    status st = feed_full(g, e);
+    attn_watch(g->f.work, on_seen, g);
+    TRY(st);
+    g->kl += divergence(g->full_logits, g->x.logits, vocab);
+    g->top1 += logits_argmax(g->full_logits, vocab) == logits_argmax(g->x.logits, vocab);
+    g->n_compared++;
+    return ST_OK;
+}
+
+/* ---- an interval ---- */
+
+static void interval_begin(generation *g)
+{
+    size_t n = (size_t)g->f.shape->n_layers * (size_t)g->f.shape->n_heads;
+    memset(g->run.sum[0], 0, RECALL_SUMS * n * sizeof(double));
+    g->run.n_queries = g->ns = g->n_timed = g->n_newest = 0;
+    g->newest = g->kl = 0;
+    g->top1 = g->n_compared = 0;
+    g->before = attn_seq_stats(session_attn(g->q.s));
+}
+
+/* Returns what the judged steps gave. */
+static json_t *judged_json(const generation *g)
+{
+    const recall_run *run = &g->run;
+    double n = (double)g->n_compared; /* 0: the quotients are NAN, which is null */
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", results_real(recall_mean(run, SUM_SELECTED)),
+                     "recall", results_real(recall_mean(run, SUM_RECALL)), "mass",
+                     results_real(recall_mean(run, SUM_MASS)), "newest", results_real(g->newest / (double)g->n_newest),
+                     "kl", results_real(g->kl / n), "top1", results_real((double)g->top1 / n));
+}
+
+static json_t *interval_json(const generation *g, int64_t generated)
+{
+    attn_stats a = attn_seq_stats(session_attn(g->q.s));
+    attn_bytes held = attn_seq_held(session_attn(g->q.s));
+    double steps = (double)(a.steps - g->before.steps);
+    json_t *costs =
+        json_pack("{s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "length", (json_int_t)session_length(g->q.s), "tokens_per_s",
+                  results_real((double)g->n_timed * 1e9 / (double)g->ns), "kv_bytes", (json_int_t)held.kv,
+                  "index_bytes", (json_int_t)held.index, "kv_read", (a.kv_read - g->before.kv_read) / steps,
+                  "index_read", (a.index_read - g->before.index_read) / steps, "attended",
+                  (a.attended - g->before.attended) / steps / g->f.shape->n_layers);
+    return results_merge(results_merge(identity_of(g->r, g->row, generated), costs), judged_json(g));
+}
+
+static status interval_end(generation *g, int64_t generated, err *e)
+{
+    if (result_of(g->r, g->row, generated)) return ST_OK;
+    return results_add(g->r->f.out, interval_json(g, generated), e);
+}
+
+/* ---- the whole ---- */
+
+static bool on_prompt(void *ctx, int64_t done, int64_t total)
+{
+    const generation *g = ctx;
+    progress_set(g->r->f.bar, done, total + g->r->n);
+    return !cli_interrupted();
+}
+
+/* Samples a token and feeds it; an end of text is a token like any other. */
+static status step(generation *g, bool judging, err *e)
+{
+    sequence *q = &g->q;
+    TRY(sequence_accept(q, sequence_choose(q, g->x.logits), e));
+    g->judging = judging;
+    int64_t t = clock_ns();
+    TRY(sequence_decode(&g->x, &q, 1, e));
+    if (judging) {
+        g->run.n_queries++;
+    } else {
+        g->ns += clock_ns() - t;
+        g->n_timed++;
+    }
+    if (g->f.st != ST_OK) *e = g->f.e;
+    return g->f.st;
+}
+
+static status generate(generation *g, err *e)
+{
+    drift_run *r = g->r;
+    sequence *q = &g->q;
+    const prompt_options o = {.logits = true, .progress = on_prompt, .ctx = g};
+    TRY(sequence_push(q, r->f.text.ids, r->f.text.n, e));
+    sequence_begin(q, q->ids.n);
+    TRY(sequence_prefill(&g->x, &q, 1, &o, e));
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t at = i % r->every;
+        if (at == 0) interval_begin(g);
+        bool judging = at >= r->every - r->o->judged;
+        TRY(step(g, judging, e));
+        if (judging && g->full && (i / r->every + 1) * r->every % r->compare == 0) TRY(compare(g, e));
+        if (at == r->every - 1) TRY(interval_end(g, i + 1, e));
+        progress_set(r->f.bar, session_length(g->q.s), (int64_t)r->f.text.n + r->n);
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    return ST_OK;
+}
+
+/* A session of full attention, if it will be asked. */
+static status open_full(generation *g, int64_t n_tokens, err *e)
+{
+    const drift_run *r = g->r;
+    attn_spec full;
+    const attn_options o = {.kv = kv_exact(g->type)};
+    if (r->compare == 0 || r->compare > r->n) return ST_OK;
+    TRY(attn_spec_parse(&full, "full", &o, e));
+    TRY(session_create(&g->full, r->f.g.dec, &full, session_of(n_tokens), e));
+    return MEM_NEW(&g->full_logits, (size_t)r->f.g.m->config.vocab, e);
+}
+
+static status open_all(generation *g, err *e)
+{
+    drift_run *r = g->r;
+    const cli *c = r->f.c;
+    follow *f = &g->f;
+    int64_t n_tokens = (int64_t)r->f.text.n + r->n;
+    const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->f.g.dec)};
+    const sampler_options so = {.temp = c->temp, .top_p = c->top_p, .repeat_penalty = 1, .seed = c->seed};
+    g->run.spec = r->f.rows.run[g->row].spec;
+    g->type = recall_exact_type(&g->run, 1);
+    f->be = r->f.g.be;
+    f->shape = decoder_attn_shape(r->f.g.dec);
+    f->runs = &g->run;
+    f->n_runs = 1;
+    f->watched = true;
+    f->work = decoder_attn_work(r->f.g.dec);
+    f->prompt = (int64_t)r->f.text.n;
+    const sequence_options qo = {.spec = &g->run.spec, .size = session_of(n_tokens), .sampling = &so};
+    TRY(sequence_open(&g->q, r->f.g.dec, &qo, e));
+    TRY(open_full(g, n_tokens, e));
+    TRY(follow_open(f, &lim, false, e));
+    return stepper_open(&g->x, r->f.g.dec, 1, e);
+}
+
+static status measure_row(void *own, size_t row, err *e)
+{
+    drift_run *r = own;
+    recall_dump none = {0};
+    generation g = {.r = r, .row = row, .f = {.dump = &none}};
+    status st = open_all(&g, e);
+    if (st == ST_OK) {
+        attn_watch(g.f.work, on_seen, &g);
+        st = generate(&g, e);
+        attn_watch(g.f.work, NULL, NULL);
+    }
+    g.run.seq = NULL; /* the session's */
+    recall_runs_clear(&g.run, 1);
+    follow_close(&g.f);
+    sequence_close(&g.q);
+    stepper_close(&g.x);
+    session_free(g.full);
+    mem_free(g.full_logits);
+    return st;
+}
+
+/* The columns; values are divided by `unit`. */
+static const struct {
+    const char *title, *keys[2]; /* sums of two members, or one */
+    double unit;
+    int decimals;
+} columns[] = {{"tokens/s", {"tokens_per_s"}, 1, 1},
+               {"KV MB", {"kv_bytes"}, 1e6, 3},
+               {"index MB", {"index_bytes"}, 1e6, 3},
+               {"read MB", {"kv_read", "index_read"}, 1e6, 3},
+               {"attended", {"attended"}, 1, 1},
+               {"recall", {"recall"}, 1, 4},
+               {"mass", {"mass"}, 1, 4},
+               {"newest", {"newest"}, 1, 1},
+               {"KL", {"kl"}, 1, 4},
+               {"top 1", {"top1"}, 1, 4}};
+
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+/* NAN: not known, or nothing is measured. */
+static double value_of(const json_t *line, int column)
+{
+    double sum = 0;
+    for (int i = 0; i < 2 && columns[column].keys[i]; i++) sum += results_number(line, columns[column].keys[i]);
+    return sum / columns[column].unit;
+}
+
+/* The last interval in which it is known over the first one. */
+static double ratio_of(const drift_run *r, size_t row, int column)
+{
+    double start = (double)NAN, end = (double)NAN;
+    for (int64_t k = r->every; k <= r->n; k += r->every) {
+        double x = value_of(result_of(r, row, k), column);
+        if (isnan(start)) start = x;
+        if (!isnan(x)) end = x;
+    }
+    return start > 0 ? end / start : (double)NAN;
+}
+
+static status print_row(const void *own, size_t row, err *e)
+{
+    const drift_run *r = own;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    char budget[24];
+    lineup_budget_text(budget, sizeof budget, spec);
+    TRY(out_printf(e, "%s, budget %s\n%11s", spec->text, budget, "new tokens"));
+    for (int c = 0; c < COLUMNS; c++) TRY(out_printf(e, " %9s", columns[c].title));
+    for (int64_t k = r->every; k <= r->n; k += r->every) {
+        const json_t *line = result_of(r, row, k);
+        TRY(out_printf(e, "\n%11lld", (long long)k));
+        for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(value_of(line, c), 9, columns[c].decimals, e));
+    }
+    TRY(out_printf(e, "\n%11s", "end / start"));
+    for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(ratio_of(r, row, c), 9, 3, e));
+    TRY(out_printf(e, "\n\n"));
+    return out_flush(e);
+}
+
+/* ---- JSON ---- */
+
+/* A row with all its intervals, or why there are none. */
+static json_t *row_json(const void *own, size_t row, size_t i)
+{
+    const drift_run *r = own;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    const err *why = &r->f.rows.why[row];
+    json_t *intervals = json_array(), *ratios = json_object();
+    int bad = 0;
+    (void)i;
+    for (int64_t k = r->every; k <= r->n; k += r->every) {
+        const json_t *line = result_of(r, row, k);
+        if (line) bad |= json_array_append(intervals, (json_t *)(uintptr_t)line);
+    }
+    for (int c = 0; c < COLUMNS; c++)
+        bad |= json_object_set_new(ratios, columns[c].title, results_real(ratio_of(r, row, c)));
+    json_t *o = json_pack("{s:o, s:o, s:s?}", "intervals", intervals, "end_over_start", ratios, "reason",
+                          why->code == ST_OK ? NULL : why->msg);
+    return fidelity_json(results_merge(lineup_row_json(spec), o), bad);
+}
+
+static json_t *options_json(const void *own)
+{
+    const drift_run *r = own;
+    const cli *c = r->f.c;
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", c->attn ? c->attn : "all", "n",
+                     (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare",
+                     (json_int_t)r->compare, "judged", r->o->judged, "temp", c->temp, "top_p", c->top_p, "seed",
+                     (json_int_t)c->seed);
+}
+
 /* ---- the command ---- */
 
 static const char *const identity[] = {"attn", "budget", "generated", NULL};
@@ -72,7 +432,7 @@ static bool lacks(const void *own, size_t row)
 {
     const drift_run *r = own;
     for (int64_t k = r->every; k <= r->n; k += r->every)
-        if (!drift_result(r, row, k)) return true;
+        if (!result_of(r, row, k)) return true;
     return false;
 }
 
@@ -83,10 +443,10 @@ static const fidelity_measure drift_kind = {.identity = identity,
                                             .config = config,
                                             .head = print_head,
                                             .lacks = lacks,
-                                            .measure = drift_generate,
-                                            .print = drift_print_row,
-                                            .json = drift_row_json,
-                                            .options = drift_options_json};
+                                            .measure = measure_row,
+                                            .print = print_row,
+                                            .json = row_json,
+                                            .options = options_json};
 
 static status cmd_drift(const cli *c, err *e)
 {
@@ -99,33 +459,15 @@ static status cmd_drift(const cli *c, err *e)
 static const cli_option options[] = {
     {.letter = 'n', .arg = "N", AT_OWN(drift_options, n), .help = "new tokens of each strategy (default 32k)"},
     {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the prompt's text (default: the book of eval pg19)"},
-    {.name = "prompt", .arg = "N", AT_OWN(drift_options, prompt), .help = "its first N tokens (default 2048)"},
-    {.name = "every", .arg = "N", AT_OWN(drift_options, every), .help = "new tokens of an interval (default 1024)"},
-    {.name = "compare",
-     .arg = "N",
-     AT_OWN(drift_options, compare),
-     .help = "compare with full attention over the same tokens every N new ones (default: every fourth interval; 0: "
-             "never)"},
-    {.name = "judged",
-     .arg = "N",
-     .type = OPTION_WHOLE,
-     .min = 1,
-     .max = 1 << 20,
-     .def = 8,
-     AT_OWN(drift_options, judged),
-     .help = "steps at its end that are judged by exact attention (default 8)"},
-    {.name = "temp",
-     .arg = "T",
-     .type = OPTION_NUMBER,
-     AT(temp),
-     .def = 0.8,
-     .help = "temperature, 0 = greedy (default 0.8)"},
-    {.name = "top-p",
-     .arg = "P",
-     .type = OPTION_NUMBER,
-     AT(top_p),
-     .def = 0.95,
-     .help = "keep the most likely tokens up to mass P (default 0.95)"},
+    OPTION("prompt", "N", TEXT, AT_OWN(drift_options, prompt), "its first N tokens (default 2048)"),
+    OPTION("every", "N", TEXT, AT_OWN(drift_options, every), "new tokens of an interval (default 1024)"),
+    OPTION("compare", "N", TEXT, AT_OWN(drift_options, compare),
+           "compare with full attention over the same tokens every N new ones (default: every fourth interval; 0: "
+           "never)"),
+    OPTION("judged", "N", WHOLE(1, 1 << 20, 8), AT_OWN(drift_options, judged),
+           "steps at its end that are judged by exact attention (default 8)"),
+    OPTION("temp", "T", NUMBER(0.8), AT(temp), "temperature, 0 = greedy (default 0.8)"),
+    OPTION("top-p", "P", NUMBER(0.95), AT(top_p), "keep the most likely tokens up to mass P (default 0.95)"),
     {0}};
 
 const command drift_command = {.name = "eval drift",

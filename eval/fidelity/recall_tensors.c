@@ -11,20 +11,18 @@
 #include "model/safetensors.h"
 
 enum { CHUNK = 64 };
+/* Buffers of a forward. */
+enum { POS, TABLE, FREQ, ROWS_Q, ROWS_K, ROWS_V, BUFFERS };
 
 /* The tensors as f32 [heads][rows][head_dim], and ops memory for what one forward is given. */
 typedef struct {
     float *q, *k, *v; /* v NULL: not in the file */
     size_t heads, kv_heads, m, n, d;
     size_t prompt; /* of the n keys */
-    buf pos, table, freq, rows_q, rows_k, rows_v;
+    buf of[BUFFERS];
+    size_t bytes[BUFFERS];
     float *host; /* [CHUNK][heads][d] */
 } tensors;
-
-static status bad(const char *path, const char *name, const char *what, err *e)
-{
-    return err_set(e, ST_FORMAT, "--tensors %s: %s: %s", path, name, what);
-}
 
 /* Largest element, so that rows can hold it and products of two stay finite. */
 static float most_of(dtype rows)
@@ -36,27 +34,27 @@ static float most_of(dtype rows)
 static status read_tensor(float **out, const st_file *f, const char *name, float most, size_t shape[3], err *e)
 {
     const st_tensor *t = st_find(f, name);
-    char what[96];
+    const char *path = st_path(f);
     if (!t) return ST_OK;
-    if (t->rank != 3) return bad(st_path(f), name, "a tensor of rank 3 is expected", e);
+    if (t->rank != 3) return err_set(e, ST_FORMAT, "--tensors %s: %s: a tensor of rank 3 is expected", path, name);
     bool f32 = strcmp(t->type, "F32") == 0, f16 = strcmp(t->type, "F16") == 0;
-    if (!f32 && !f16 && strcmp(t->type, "BF16") != 0) {
-        snprintf(what, sizeof what, "type %s, expected F32, F16 or BF16", t->type);
-        return bad(st_path(f), name, what, e);
-    }
+    if (!f32 && !f16 && strcmp(t->type, "BF16") != 0)
+        return err_set(e, ST_FORMAT, "--tensors %s: %s: type %s, expected F32, F16 or BF16", path, name, t->type);
     memcpy(shape, t->shape, 3 * sizeof *shape);
     size_t n = t->bytes / (f32 ? 4 : 2);
-    if (n == 0) return bad(st_path(f), name, "it is empty", e);
+    if (n == 0) return err_set(e, ST_FORMAT, "--tensors %s: %s: it is empty", path, name);
     TRY(MEM_NEW(out, n, e));
     for (size_t i = 0; i < n; i++) {
+        float x;
         uint16_t h = 0;
-        if (f32) memcpy(&(*out)[i], t->data + 4 * i, 4);
+        if (f32) memcpy(&x, t->data + 4 * i, 4);
         else memcpy(&h, t->data + 2 * i, 2);
-        if (!f32) (*out)[i] = f16 ? f16_to_f32(h) : bf16_to_f32(h);
-        if (fabsf((*out)[i]) <= most) continue;
-        if (isfinite((*out)[i])) snprintf(what, sizeof what, "element %zu is beyond %g", i, (double)most);
-        else snprintf(what, sizeof what, "element %zu is NaN or infinite", i);
-        return bad(st_path(f), name, what, e);
+        if (!f32) x = f16 ? f16_to_f32(h) : bf16_to_f32(h);
+        if (!isfinite(x))
+            return err_set(e, ST_FORMAT, "--tensors %s: %s: element %zu is NaN or infinite", path, name, i);
+        if (fabsf(x) > most)
+            return err_set(e, ST_FORMAT, "--tensors %s: %s: element %zu is beyond %g", path, name, i, (double)most);
+        (*out)[i] = x;
     }
     return ST_OK;
 }
@@ -64,18 +62,18 @@ static status read_tensor(float **out, const st_file *f, const char *name, float
 static status check_shapes(const char *path, tensors *t, const size_t q[3], const size_t k[3], const size_t v[3],
                            err *e)
 {
-    char what[128];
-    if (!t->q || !t->k) return bad(path, t->q ? "k" : "q", "there is no such tensor", e);
-    if (q[2] != k[2] || q[2] % 2 || q[2] > 256) {
-        snprintf(what, sizeof what, "head_dim %zu and %zu: equal even numbers up to 256 are expected", q[2], k[2]);
-        return bad(path, "q and k", what, e);
-    }
-    if (q[0] % k[0] || q[0] > 1024) {
-        snprintf(what, sizeof what, "%zu query heads are no multiple of %zu kv heads", q[0], k[0]);
-        return bad(path, "q and k", what, e);
-    }
-    if (t->v && memcmp(k, v, 3 * sizeof *k) != 0) return bad(path, "v", "its shape differs from that of k", e);
-    if (k[1] < 2) return bad(path, "k", "at least two keys are needed", e);
+    if (!t->q || !t->k)
+        return err_set(e, ST_FORMAT, "--tensors %s: %s: there is no such tensor", path, t->q ? "k" : "q");
+    if (q[2] != k[2] || q[2] % 2 || q[2] > 256)
+        return err_set(e, ST_FORMAT,
+                       "--tensors %s: q and k: head_dim %zu and %zu: equal even numbers up to 256 are expected", path,
+                       q[2], k[2]);
+    if (q[0] % k[0] || q[0] > 1024)
+        return err_set(e, ST_FORMAT, "--tensors %s: q and k: %zu query heads are no multiple of %zu kv heads", path,
+                       q[0], k[0]);
+    if (t->v && memcmp(k, v, 3 * sizeof *k) != 0)
+        return err_set(e, ST_FORMAT, "--tensors %s: v: its shape differs from that of k", path);
+    if (k[1] < 2) return err_set(e, ST_FORMAT, "--tensors %s: k: at least two keys are needed", path);
     t->heads = q[0];
     t->m = q[1];
     t->d = q[2];
@@ -98,38 +96,26 @@ static status read_all(tensors *t, const recall_tensors *job, dtype rows, err *e
     return st;
 }
 
-/* The buffers of a forward: one list for allocation and release. */
-static void list_buffers(tensors *t, buf **b, size_t bytes[6])
-{
-    size_t row = t->d * sizeof(float);
-    buf *all[] = {&t->pos, &t->table, &t->freq, &t->rows_q, &t->rows_k, &t->rows_v};
-    const size_t size[] = {
-        CHUNK * sizeof(int64_t),  CHUNK * row, row, CHUNK * t->heads * row, CHUNK * t->kv_heads * row,
-        CHUNK * t->kv_heads * row};
-    memcpy(b, all, sizeof all);
-    memcpy(bytes, size, sizeof size);
-}
-
-/* Angles of zero: keys and queries are taken as they are. */
+/* Allocates the buffers of a forward. Angles are zero: keys and queries are taken as they are. */
 static status open_buffers(tensors *t, backend *be, err *e)
 {
-    buf *b[6];
-    size_t bytes[6];
-    list_buffers(t, b, bytes);
-    for (int i = 0; i < 6; i++) TRY(be->ops->alloc(be, b[i], bytes[i], "rows", e));
+    size_t row = CHUNK * t->d * sizeof(float);
+    t->bytes[POS] = CHUNK * sizeof(int64_t);
+    t->bytes[TABLE] = row;
+    t->bytes[FREQ] = row / CHUNK;
+    t->bytes[ROWS_Q] = t->heads * row;
+    t->bytes[ROWS_K] = t->bytes[ROWS_V] = t->kv_heads * row;
+    for (int i = 0; i < BUFFERS; i++) TRY(be->ops->alloc(be, &t->of[i], t->bytes[i], "rows", e));
     TRY(MEM_NEW(&t->host, CHUNK * t->heads * t->d, e));
     for (size_t i = 0; i < CHUNK * t->d; i++) t->host[i] = i % 2 ? 0 : 1; /* {cos, sin} */
-    be->ops->upload(be, t->table, t->host, CHUNK * t->d * sizeof(float));
+    be->ops->upload(be, t->of[TABLE], t->host, row);
     return ST_OK;
 }
 
 static void close_tensors(tensors *t, backend *be)
 {
-    buf *b[6];
-    size_t bytes[6];
-    list_buffers(t, b, bytes);
-    for (int i = 0; i < 6; i++)
-        if (b[i]->p) be->ops->free(be, *b[i], bytes[i]);
+    for (int i = 0; i < BUFFERS; i++)
+        if (t->of[i].p) be->ops->free(be, t->of[i], t->bytes[i]);
     mem_free(t->host);
     mem_free(t->q);
     mem_free(t->k);
@@ -151,18 +137,18 @@ static attn_step step_at(tensors *t, follow *f, size_t first, size_t n, unsigned
 {
     int64_t pos[CHUNK];
     for (size_t i = 0; i < n; i++) pos[i] = (int64_t)(first + i);
-    f->be->ops->upload(f->be, t->pos, pos, n * sizeof *pos);
-    upload_rows(t, f->be, t->rows_k, t->k, t->kv_heads, t->n, first, n);
-    upload_rows(t, f->be, t->rows_v, t->v, t->kv_heads, t->n, first, n);
+    f->be->ops->upload(f->be, t->of[POS], pos, n * sizeof *pos);
+    upload_rows(t, f->be, t->of[ROWS_K], t->k, t->kv_heads, t->n, first, n);
+    upload_rows(t, f->be, t->of[ROWS_V], t->v, t->kv_heads, t->n, first, n);
     return (attn_step){.seq = f->seqs,
                        .n_seq = 1,
                        .n_tok = n,
                        .flags = flags,
                        .n_prompt = flags & ATTN_PROMPT ? (int64_t)t->prompt : 0,
                        .prompt_done = (int64_t)first,
-                       .pos = t->pos,
-                       .table = t->table,
-                       .freq = t->freq,
+                       .pos = t->of[POS],
+                       .table = t->of[TABLE],
+                       .freq = t->of[FREQ],
                        .mscale = 1};
 }
 
@@ -173,14 +159,14 @@ static void fill(tensors *t, follow *f)
         n = t->prompt - at < CHUNK ? t->prompt - at : CHUNK;
         attn_step step = step_at(t, f, at, n, ATTN_PROMPT | (at + n == t->prompt ? ATTN_PROMPT_END : 0));
         attn_begin(f->work, &step);
-        attn_store(f->work, &step, 0, t->rows_k, t->rows_v);
+        attn_store(f->work, &step, 0, t->of[ROWS_K], t->of[ROWS_V]);
         attn_end(f->work, &step);
     }
-    if (t->prompt + 1 < t->n) upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, 0, 1);
+    if (t->prompt + 1 < t->n) upload_rows(t, f->be, t->of[ROWS_Q], t->q, t->heads, t->m, 0, 1);
     for (size_t at = t->prompt; at + 1 < t->n; at++) {
         attn_step step = step_at(t, f, at, 1, 0);
         attn_begin(f->work, &step);
-        attn_layer(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
+        attn_layer(f->work, &step, 0, t->of[ROWS_Q], t->of[ROWS_K], t->of[ROWS_V], f->out);
         attn_end(f->work, &step);
     }
 }
@@ -194,10 +180,10 @@ static status ask(tensors *t, follow *f, size_t run, err *e)
     for (size_t i = 0; i < t->m; i++) {
         f->query_index = (int64_t)i;
         attn_step step = step_at(t, f, t->n - 1, 1, 0);
-        upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, i, 1);
+        upload_rows(t, f->be, t->of[ROWS_Q], t->q, t->heads, t->m, i, 1);
         attn_begin(f->work, &step);
-        attn_attend(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
-        follow_query(f, 0, t->rows_q);
+        attn_attend(f->work, &step, 0, t->of[ROWS_Q], t->of[ROWS_K], t->of[ROWS_V], f->out);
+        follow_query(f, 0, t->of[ROWS_Q]);
         follow_judge(f, run, 0, 0);
         attn_layer_end(f->work, &step, 0);
         attn_end(f->work, &step);
@@ -217,11 +203,11 @@ static void keep_exact(tensors *t, follow *f)
     exact_rows *r = &f->rows[0];
     for (size_t at = 0, n; at < t->n; at += n) {
         n = t->n - at < CHUNK ? t->n - at : CHUNK;
-        upload_rows(t, f->be, t->rows_k, t->k, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->k, r, t->rows_k, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
+        upload_rows(t, f->be, t->of[ROWS_K], t->k, t->kv_heads, t->n, at, n);
+        follow_keep_rows(f, r->k, r, t->of[ROWS_K], (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
         if (!t->v) continue;
-        upload_rows(t, f->be, t->rows_v, t->v, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->v, r, t->rows_v, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
+        upload_rows(t, f->be, t->of[ROWS_V], t->v, t->kv_heads, t->n, at, n);
+        follow_keep_rows(f, r->v, r, t->of[ROWS_V], (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
     }
     r->n = (int64_t)t->n;
 }
