@@ -60,21 +60,6 @@ refused 2 "'data[0].name' is" "other data" $one --data "$tmp/other.jsonl"
 sed 's/prompts.json":"..../prompts.json":"0000/' "$tmp/one.jsonl" >"$tmp/old.jsonl"
 refused 2 "'tables.longbench/prompts.json' is \"0000" "other templates" eval longbench -m "$m" --ctx 8192 --gemm builtin --dataset qasper -o "$tmp/old.jsonl"
 check "a refused run leaves the file alone" cmp "$tmp/one.jsonl" "$tmp/copy.jsonl"
-echo "some text" >"$tmp/text"
-refused 2 "not a file of results" "somebody's file" eval longbench -m "$m" --ctx 8192 --dataset lcc -o "$tmp/text"
-check "is left alone" test "$(cat "$tmp/text")" = "some text"
-refused 1 "No such file" "no folder" eval longbench -m "$m" --ctx 8192 --dataset lcc -o "$tmp/no/r.jsonl"
-
-# No room for results: the file ends with its last whole line.
-if (trap '' XFSZ && ulimit -f 2) 2>/dev/null; then
-    # shellcheck disable=SC2086
-    (trap '' XFSZ && ulimit -f 4 && "$RUN" eval longbench -m "$m" --threads 1 --ctx 8192 --quiet $cases -o "$tmp/full.jsonl" >"$tmp/out" 2>"$tmp/err" </dev/null)
-    check "no room: status 1" test $? -eq 1
-    err_has "full.jsonl: File too large" "and the reason"
-    check "no line is broken" test "$(tail -c 1 "$tmp/full.jsonl" | od -An -c | tr -d ' ')" = '\n'
-else
-    skip "no limit of file sizes"
-fi
 
 # -E, limits, draws.
 lb --dataset qasper -E

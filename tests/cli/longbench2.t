@@ -133,27 +133,11 @@ has_row "outputs without a choice" "" 1
 has_row "empty, not counted" "" 1
 has_row "tokens attended" "" -
 
-# Bad input.
-good='"_id":"i","difficulty":"easy","length":"short","question":"q","choice_A":"a","choice_B":"b","choice_C":"c","choice_D":"d"'
-bad() { # bad LINE TEXT NAME
-    printf '%s\n' "{$good,\"answer\":\"A\",\"context\":\"c\"}" "$1" >"$tmp/bad.jsonl"
-    refused 1 "bad.jsonl line 2: $2" "$3" eval longbench2 -m "$m" --ctx 8192 --data "$tmp/bad.jsonl"
-}
-bad '{"context":"c"' "not valid JSON" "no JSON"
-bad "{$good,\"context\":\"c\"}" "'answer': expected a text" "no answer"
-bad "{$good,\"context\":\"c\",\"answer\":\"a\"}" "'answer' is 'a', expected A, B, C or D" "a small letter"
-bad "{$good,\"answer\":\"A\"}" "'context': expected a text" "no document"
-bad "{$good,\"context\":\"c\\u0000\",\"answer\":\"A\"}" "'context' holds the character U+0000" "a NUL"
-bad '{"_id":"i","difficulty":"easy","length":7}' "'length': expected a text" "a length that is no word"
-printf '[{%s,"context":"\377","answer":"A"}]' "$good" >"$tmp/bad.json"
+# Bad input; tests/unit/test_longbench2 has more of it.
+printf '[{"_id":"i","context":"\377"}]' >"$tmp/bad.json"
 refused 1 "bad.json record 1: not valid JSON" "bytes that are no UTF-8" eval longbench2 -m "$m" --ctx 8192 --data "$tmp/bad.json"
-echo '[]' >"$tmp/bad.json"
-refused 1 "no samples" "an empty list" eval longbench2 -m "$m" --data "$tmp/bad.json"
-mkdir "$tmp/dir"
-refused 1 "no data.json" "an empty folder" eval longbench2 -m "$m" --data "$tmp/dir"
 refused 2 "a window of 400 tokens leaves 16" "a window that is too small" eval longbench2 -m "$m" --ctx 400
 refused 2 "the window has 600" "prompts beyond the window" eval longbench2 -m "$m" --ctx 600 --max-length 590
 refused 2 "--no-context: there is no such prompt with --cot" "both prompts" eval longbench2 --cot --no-context
-refused 2 "--limit" "a seed without a limit" eval longbench2 -m "$m" --sample-seed 3
 refused 2 "unknown option '--protocol'" "an option of another evaluation" eval longbench2 --protocol decode
 finish

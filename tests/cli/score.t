@@ -26,12 +26,6 @@ EOF
 same "Chinese words" <<'EOF'
 0.85714285224489806
 EOF
-score classification <<'EOF'
-{"prediction":"ABC","answers":["ABC"],"all_classes":["A","B","AB","ABC","C"]}
-EOF
-same "classes" <<'EOF'
-0.5
-EOF
 score qa_f1 </dev/null
 check "nothing in, nothing out" test "$status" -eq 0 -a ! -s "$tmp/out"
 echo '{"prediction":"x"}' | score qa_f1
@@ -47,77 +41,12 @@ same "InfiniteBench: numbers for answers" <<'EOF'
 1
 mean 0.66666666666666663
 EOF
-score math_calc <<'EOF'
-{"prediction":"[1, 4, 8, 9]","answers":[1, 4, 8, 7]}
-EOF
-same "all of them, in order" <<'EOF'
-0.75
-EOF
-score code_debug <<'EOF'
-{"prediction":"C. foo","answers":["foo","C"]}
-{"prediction":"C","answers":["foo","C"]}
-EOF
-same "an option and its letter" <<'EOF'
-1
-0
-EOF
 echo '{"prediction":"C","answers":"foo"}' | score longbook_choice_eng
 err_has "standard input line 1: longbook_choice_eng: expected two answers" "the letter is missing"
 echo '{"prediction":"C","answers":true}' | score passkey
 err_has "standard input line 1: 'answers'" "neither text nor number"
-score ruler_all --mean <<'EOF'
-{"prediction":"The numbers are 1234567, 7654321 and 1111111.","answers":["1234567","7654321","2222222","1111111"]}
-{"prediction":"pineapple","answers":["apple"]}
-{"prediction":"straße","answers":["STRASSE"]}
-EOF
-same "RULER: the share of the references" <<'EOF'
-0.75
-1
-0
-mean 0.58333333333333337
-EOF
-score ruler_part <<'EOF'
-{"prediction":"no, yes","answers":["maybe","YES"]}
-{"prediction":"12345 67","answers":["1234567"]}
-EOF
-same "RULER: any of them" <<'EOF'
-1
-0
-EOF
-score mrcr <<'EOF'
-{"prediction":"kL0aZ9qX1vstone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
-{"prediction":" kL0aZ9qX1vstone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
-{"prediction":"stone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
-{"prediction":"kL0aZ9qX1vsang slowly winter","answers":["kL0aZ9qX1vand winter slowly"]}
-{"prediction":"k7brown","answers":["k7brown hill tapir"],"random_string_to_prepend":"k7"}
-{"prediction":"k7brown","answers":["k7brown hill tapir","k7"]}
-EOF
-same "MRCR: what an answer begins with, then difflib" <<'EOF'
-1
-0
-0
-0.51428571428571423
-0.47619047619047616
-0.47619047619047616
-EOF
-score mrcr_v2 <<'EOF'
-{"prediction":" kL0aZ9qX1vab stone mossy slowly","answers":["kL0aZ9qX1vabstone mossy slowly\n"]}
-{"prediction":"stone mossy slowly","answers":["kL0aZ9qX1vabstone mossy slowly"]}
-{"prediction":"kL0aZ9qX1vab, kL0aZ9qX1vabsang slowly winter","answers":["kL0aZ9qX1vaband winter slowly"]}
-EOF
-same "its second version" <<'EOF'
-1
-0
-0.51428571428571423
-EOF
 echo '{"prediction":"x","answers":["y"],"random_string_to_prepend":7}' | score mrcr
 err_has "standard input line 1: 'random_string_to_prepend'" "a beginning that is no text"
-score scbench_vt <<'EOF'
-{"prediction":"DKYRX, QHOAH","answers":["DKYRX","QHOAH","LPRML"]}
-EOF
-same "SCBench's" <<'EOF'
-0.67000000000000004
-EOF
 refused 2 "there are qa_f1" "no metric" eval score
 refused 2 "rouge-l: no metric" "an unknown metric" eval score rouge-l
 refused 2 "did you mean 'passkey'" "a near one" eval score paskey

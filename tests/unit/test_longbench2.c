@@ -178,36 +178,6 @@ static void test_strip(void)
     mem_free(t.s);
 }
 
-/* ---- truncation ---- */
-
-static void truncates(const tokenizer *t, const char *text, size_t most, const char *want)
-{
-    prompter p = {.tok = t, .max_length = most, .wrap = WRAP_RAW, .joined = true};
-    prompt_text s = {.s = mem_strdup(text), .n = strlen(text)};
-    prompt_tokens out = {0};
-    err e = {0};
-    is_ok(prompter_wrap(&out, &p, true, &s, &e), &e, "at most %zu tokens", most);
-    is_str(s.s, want, "its text");
-    ok(out.truncated == (out.n_tokens > most), "and whether it was cut");
-    mem_free(s.s);
-}
-
-static void test_truncation(void)
-{
-    static const char letters[] = "a b c d e f g h o";
-    char rel[] = "tests/data/tokenizers/small/llama3";
-    tokenizer *t = NULL;
-    err e = {0};
-    if (!is_ok(tokenizer_open(&t, tap_path(rel), &e), &e, "a tokenizer")) return;
-    truncates(t, letters, 11, letters); /* ten tokens with BOS */
-    truncates(t, letters, 10, letters);
-    truncates(t, letters, 7, "a b f g h o"); /* the first three, the last four */
-    truncates(t, letters, 6, "a b g h o");
-    truncates(t, letters, 3, " h o");
-    truncates(t, letters, 2, " o");
-    tokenizer_free(t);
-}
-
 /* ---- data ---- */
 
 #define RECORD                                                                                                         \
@@ -217,13 +187,13 @@ static void test_truncation(void)
 #define GOOD "{" RECORD "\"answer\":\"A\",\"context\":\"c\"}"
 
 /* The data as a file of that name, in a folder of its own where the name is of a published one. */
-static status read_text(sample_list *d, const char *text, size_t n, int64_t limit, err *e)
+static status read_text(sample_list *d, const char *text, size_t n, err *e)
 {
     char dir[64], path[128];
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/x", dir);
     write_file(path, text, n);
-    sample_source s = {.data = path, .limit = limit};
+    sample_source s = {.data = path};
     status st = read_source(d, &s, e);
     remove_dir(dir);
     return st;
@@ -233,7 +203,7 @@ static void reads(const char *text, size_t want)
 {
     sample_list d;
     err e = {0};
-    is_ok(read_text(&d, text, strlen(text), 0, &e), &e, "%zu bytes", strlen(text));
+    is_ok(read_text(&d, text, strlen(text), &e), &e, "%zu bytes", strlen(text));
     is_int((long long)d.n, (long long)want, "samples");
     for (size_t i = 0; i < d.n; i++) ok(nth(&d, i)->at.index == (int64_t)i, "index %zu", i);
     samples_free(&d);
@@ -243,7 +213,7 @@ static void refuses_bytes(const char *text, size_t n, const char *part)
 {
     sample_list d;
     err e = {0};
-    status st = read_text(&d, text, n, 0, &e);
+    status st = read_text(&d, text, n, &e);
     is_err(st, &e, ST_FORMAT, part, "%s", part);
     samples_free(&d);
 }
@@ -284,18 +254,6 @@ static void test_data(void)
     refuses("{\"a\\\"\":tru", ", in 'a\\\"'");
     refuses("\"", "line 1: not valid JSON");
     refuses_bytes("[" GOOD ",\0]", sizeof GOOD + 3, "record 2: not valid JSON");
-}
-
-static void test_limit(void)
-{
-    char text[40 * sizeof GOOD], *at = text;
-    sample_list d;
-    err e = {0};
-    for (int i = 0; i < 30; i++) at += sprintf(at, "%s\n", GOOD);
-    is_ok(read_text(&d, text, strlen(text), 7, &e), &e, "thirty samples, at most seven");
-    is_int((long long)d.n, 7, "are seven");
-    ok(d.n == 7 && nth(&d, 6)->at.index == 6, "the first ones");
-    samples_free(&d);
 }
 
 static void test_folders(void)
@@ -412,9 +370,7 @@ int main(void)
         test_replace();
         test_fill();
         test_strip();
-        test_truncation();
         test_data();
-        test_limit();
         test_folders();
         test_memory();
         test_real();

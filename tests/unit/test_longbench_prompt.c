@@ -91,6 +91,18 @@ static void truncates(const tokenizer *t, const char *text, size_t most, bool cl
     mem_free(p.s);
 }
 
+/* The middle is cut out of the whole: both parts are decoded as one list. */
+static void truncates_joined(const tokenizer *t, const char *text, size_t most, const char *want)
+{
+    prompter p = {.tok = t, .max_length = most, .wrap = WRAP_RAW, .joined = true};
+    prompt_text s = {.s = mem_strdup(text), .n = strlen(text)};
+    prompt_tokens out = {0};
+    err e = {0};
+    is_ok(prompter_wrap(&out, &p, true, &s, &e), &e, "at most %zu tokens", most);
+    ok(strcmp(s.s, want) == 0 && out.truncated == (out.n_tokens > most), "joined: %s", s.s);
+    mem_free(s.s);
+}
+
 static void test_truncation(void)
 {
     static const char letters[] = "a b c d e f g h o", marks[] = "a . b , c";
@@ -107,6 +119,12 @@ static void test_truncation(void)
         truncates(t, marks, 7, false, "a  , c", 8);
         truncates(t, marks, 7, true, "a , c", 8);
         truncates(t, "a<|eot_id|> b c d e f g h", 6, false, "a f g h", 10);
+        truncates_joined(t, letters, 11, letters); /* ten tokens with BOS */
+        truncates_joined(t, letters, 10, letters);
+        truncates_joined(t, letters, 7, "a b f g h o"); /* the first three, the last four */
+        truncates_joined(t, letters, 6, "a b g h o");
+        truncates_joined(t, letters, 3, " h o");
+        truncates_joined(t, letters, 2, " o");
     }
     tokenizer_free(t);
     if ((t = open_small("spm"))) {
