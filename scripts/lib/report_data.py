@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads result files and collects their numbers, for scripts/report."""
+"""Reads result files and computes statistics of their numbers, for scripts/report."""
 import gzip
 import hashlib
 import json
@@ -7,27 +7,19 @@ import math
 import sys
 import zlib
 from collections import Counter, defaultdict, namedtuple
+from statistics import quantiles
 
 RESAMPLES, SEED = 10_000, 42
 LENGTHS = ('passkey', 'eval niah')  # commands whose columns are lengths, and whose samples have a depth
 PROBLEMS = ('eval gsm8k', 'eval math', 'eval aime', 'eval gpqa', 'eval mmlu')
-SCORES = ('eval longbench', 'eval longbench2', 'eval infinitebench', 'eval scbench', 'eval mrcr', 'eval ruler',
-          *LENGTHS)
-LINES = (*SCORES, *PROBLEMS, 'eval drift', 'eval pg19')
-COMMANDS = (*LINES, 'eval recall', 'eval accept', 'bench')
-KINDS = {'a boolean': bool, 'a number': (int, float), 'a string': str, 'an object': dict, 'a list': list,
-         'null': type(None)}
-KEYS = dict.fromkeys('score index turn needles trial ctx depth generated n temp differences batch tokens_per_s '
-    'spread loss nll'
-                     ' windows tokens book accept single_tokens_per_s times drafted accepted_length sample'
-                     ' new_tokens'.split(),
-                     'a number')
-KEYS |= dict.fromkeys('attn dataset task difficulty draft phase model'.split(), 'a string')
-KEYS |= dict.fromkeys('dense correct stopped loop enough'.split(), 'a boolean')
-KEYS |= dict.fromkeys('budget recall mass out_err selected newest attended'.split(), 'a number or null')
-KEYS |= {'scores': 'an object', 'answer': 'an object', 'curve': 'an object', 'samples': 'an object', 'right': 'a list'}
+NUMBERS = set('score index turn needles trial ctx depth generated n temp differences batch tokens_per_s spread loss nll'
+              ' windows tokens book accept single_tokens_per_s times drafted accepted_length sample new_tokens budget'
+              ' recall mass out_err selected newest attended correct stopped loop enough dense'.split())
+# Results of one strategy in which these keys are equal are one result.
+IDENTITY = 'dataset task ctx length book trial index turn sample generated pass'.split()
 Row = namedtuple('Row', 'name attn budget')
 Cell = namedtuple('Cell', 'score ci fewer')
+Group = namedtuple('Group', 'command files results only')  # of one command; only: the datasets to report, or none
 noted = set()
 
 
@@ -48,32 +40,35 @@ def show(value):
 
 
 class Result(dict):
-    """An object of a file. Known keys of results have values of their kinds; a missing key is an error."""
+    """An object of a file; a missing key is an error."""
 
-    def __init__(self, value, where, keys=KEYS):
+    def __init__(self, value, where):
         self.where = where
         if not isinstance(value, dict):
             fail(f'{where}: not a JSON object')
         for key, v in value.items():
-            kind = next(kind for kind, types in KINDS.items() if isinstance(v, types))
-            if kind not in keys.get(key, kind):
-                fail(f"{where}: '{key}' is {show(v)}, expected {keys[key]}")
-        super().__init__({k: Result(v, where, {'enough': 'a boolean'}) if isinstance(v, dict) else v for k,
-                          v in value.items()})
+            if key in NUMBERS and not isinstance(v, (int, float, type(None))):
+                fail(f"{where}: '{key}' is {show(v)}, expected a number")
+        super().__init__(value)
 
     def __missing__(self, key):
         fail(f"{self.where}: '{key}' is missing")
 
+    @property
+    def row(self):
+        return Row(self['attn'] if self['budget'] is None else f"{self['attn']} {self['budget']}", self['attn'],
+                   self['budget'])
+
 
 def parse(data, where):
     try:
-        return json.loads(data.decode())
+        return Result(json.loads(data.decode()), where)
     except (ValueError, RecursionError):
         fail(f'{where}: not valid JSON')
 
 
 def read_file(path):
-    """Reads JSON lines (the configuration, then results) or a report of --json."""
+    """Returns (configuration, results) of JSON lines or of a report of --json."""
     try:
         with open(path, 'rb') as f:
             data = gzip.decompress(f.read()) if path.endswith('.gz') else f.read()
@@ -81,35 +76,25 @@ def read_file(path):
         fail(f'{path}: not a complete gzip file')
     except OSError as e:
         fail(f'{path}: {e.strerror}')
-    if not data:
-        fail(f'{path}: empty')
-    lines = data.startswith(b'{"kvasir"')
-    if lines:
-        *data, rest = data.split(b'\n')
+    if data.startswith(b'{"kvasir"'):
+        *lines, rest = data.split(b'\n')
         if rest:
             note(f'{path}: incomplete last line ignored')
-        if not data:
-            fail(f'{path}: no complete line')
-        head = Result(parse(data[0], f'{path} line 1'), f'{path} line 1', {})
-        results = [Result(parse(x, f'{path} line {n}'), f'{path} line {n}') for n, x in enumerate(data[1:], 2)]
-        if not results:
-            note(f'{path}: no results yet')
-    elif not data.lstrip().startswith(b'{') or b'"command"' not in data:
-        fail(f'{path}: not a result file')
-    else:
-        head = Result(parse(data, path), path, {})
-        results = [Result(r, f'{path} results[{n}]') for n, r in enumerate(head['results'])]
-        head['config'] = {key: head.get(key) for key in ('version', 'model', 'device', 'threads', 'cpu')}
-    command = head['kvasir' if lines else 'command']
-    if command not in COMMANDS:
-        fail(f"{path}: no tables of '{command}' are known")
-    if not lines and command in LINES:
-        fail(f'{path}: the --json of {command} has no samples; give the file of its -o')
-    return {'path': path, 'command': command, 'config': head['config'], 'started': head.get('started'),
-            'options': head.get('options') or {}, 'results': results}
+        head, *results = [parse(x, f'{path} line {n}') for n, x in enumerate(lines, 1)] or fail(
+            f'{path}: no complete line')
+        return head, results
+    if not data.lstrip().startswith(b'{') or b'"command"' not in data:
+        fail(f"{path}: {'not a result file' if data else 'empty'}")
+    head = parse(data, path)
+    head['config'] = {key: head.get(key) for key in ('version', 'model', 'device', 'threads', 'cpu')}
+    options = head.get('options') or {}
+    results = [Result(r, f'{path} results[{n}]') for n, r in enumerate(head['results'])]
+    for r in results:
+        r.text = options.get('text_sha256') or str(head['results']), options.get('seed')
+    return head, results
 
 
-def flat(value, path):
+def flat(value, path=''):
     """Yields (path, value) of the leaves of objects and of lists of objects with names."""
     if isinstance(value, list) and any(isinstance(v, dict) and 'name' in v for v in value):
         value = {v['name']: v for v in value}
@@ -120,24 +105,16 @@ def flat(value, path):
         yield path, value
 
 
-def check_same(first, other):
+def check_same(command, first, other):
     """Fails unless everything that numbers depend on is the same in two files of a command."""
-    free = {'runs', {'passkey': 'ctx', 'eval pg19': 'lengths', 'eval ruler': 'lengths'}.get(first['command'])}
-    x, y = dict(flat(first['config'], '')), dict(flat(other['config'], ''))
+    free = {'runs', {'passkey': 'ctx', 'eval pg19': 'lengths', 'eval ruler': 'lengths'}.get(command)}
+    x, y = dict(flat(first['config'])), dict(flat(other['config']))
     for key in sorted({*x, *y}):
         part = key.split('.')[0]
-        if part in free or part in ('data', 'samples') and not (key in x and key in y):  # datasets of one file
-            continue
-        if x.get(key) != y.get(key):
-            fail(f"{other['path']} and {first['path']} cannot share a table: '{key}' is {show(y.get(key))} and"
+        in_one = part in ('data', 'samples') and not (key in x and key in y)  # a dataset of one of the files
+        if part not in free and not in_one and x.get(key) != y.get(key):
+            fail(f"{other.where} and {first.where} cannot share a table: '{key}' is {show(y.get(key))} and"
                  f' {show(x.get(key))}')
-
-
-# ---- rows and statistics ----
-
-def row_of(r):
-    name = r['attn'] if r['budget'] is None else f"{r['attn']} {r['budget']}"
-    return Row(name, r['attn'], r['budget'])
 
 
 def label(n):
@@ -149,26 +126,24 @@ def size(text):
     return int(text[:-1]) * 1024 if text.endswith('k') else int(text)
 
 
-def results_of(files, key=None):
-    """Yields the results of files; of those with equal keys, the first."""
-    seen = set()
-    for r in (r for f in files for r in f['results']):
-        k = key(r) if key else id(r)
-        if k in seen:
-            note('duplicate results are counted once')
-        else:
-            seen.add(k)
-            yield r
+def mean_of(results, key):
+    x = [r[key] for r in results if isinstance(r.get(key), (int, float))]
+    return sum(x) / len(x) if x else None
 
+
+def grouped(results, key):
+    """Returns {key(result): its results}."""
+    groups = defaultdict(list)
+    for r in results:
+        groups[key(r)].append(r)
+    return groups
+
+
+# ---- statistics ----
 
 def interval(values):
-    x = sorted(values)
-
-    def quantile(q):
-        at = q * (len(x) - 1)
-        i = int(at)
-        return x[i] + ((at - i) * (x[i + 1] - x[i]) if i + 1 < len(x) else 0)
-    return quantile(0.025), quantile(0.975)
+    x = quantiles(values, n=40, method='inclusive')
+    return x[0], x[-1]
 
 
 def draws(name, n):
@@ -194,38 +169,6 @@ def resample(name, lists):
     return means
 
 
-class Scores:
-    """Scores of rows in columns: cells[row, column] and average[row] are Cells, n[column] numbers of samples."""
-
-    def __init__(self):
-        self.columns, self.lines, self.samples, self.wanted = [], defaultdict(list), defaultdict(dict), {}
-        self.cells, self.average, self.n = {}, {}, {}
-
-    def add(self, row, column, sample, score):
-        if column not in self.columns:
-            self.columns.append(column)
-        self.samples[row, column][sample] = score
-
-    def evaluate(self):
-        sums = defaultdict(lambda: [0] * RESAMPLES)
-        for c in self.columns:
-            groups = defaultdict(list)
-            for row in (row for row in self.lines if (row, c) in self.samples):
-                groups[len(self.samples[row, c])].append((row, [x for _, x in sorted(self.samples[row, c].items())]))
-            self.n[c] = max(*groups, self.wanted.get(c, 0))
-            for n, group in groups.items():
-                for (row, x), means in zip(group, resample(c, [x for _, x in group])):
-                    score = round(100 * sum(x) / n, 2)  # as the official scripts round
-                    self.cells[row, c] = Cell(score, interval(means), n < self.n[c])
-                    sums[row] = [a + b for a, b in zip(sums[row], means)]
-        for row in self.lines:
-            of = [self.cells[row, c] for c in self.columns if (row, c) in self.cells]
-            fewer = len(of) < len({*self.wanted, *self.columns}) or any(c.fewer for c in of)
-            self.average[row] = Cell(sum(c.score for c in of) / len(of), interval(x / len(of) for x in sums[row]),
-                                     fewer)
-        return self
-
-
 def wilson(k, n):
     """Returns Wilson's 95 % interval of k in n."""
     p, z2 = k / n, 1.959963984540054 ** 2
@@ -242,75 +185,93 @@ def fit_line(points):
     return (sy - slope * sx) / s, slope
 
 
-# ---- collected numbers, by command ----
+# ---- scores ----
 
-def sample_of(command, r):
-    """Returns the columns in which a sample counts, its key, and its score."""
+def scores_of(command, r):
+    """Returns (column, sample, score) for each column in which a result counts."""
+    if command in PROBLEMS:
+        return [(rule, r['index'], score) for rule, score in sorted(r['scores'].items())]
     if command in LENGTHS:
-        return [label(r['ctx'])], f"{r['ctx']} {r['trial']}", int(r['correct']) if command == 'passkey' else r['score']
+        return [(label(r['ctx']), str(r['trial']), int(r['correct']) if command == 'passkey' else r['score'])]
     if command == 'eval longbench2':
-        return ['overall', r['difficulty'], r['length']], str(r['index']), r['score']
+        return [(column, str(r['index']), r['score']) for column in ('overall', r['difficulty'], r['length'])]
     if command == 'eval mrcr':
-        return [f"{r['needles']} needles"], str(r['index']), r['score']
-    dataset = r['task' if command == 'eval ruler' else 'dataset']
-    turn = f" turn {r['turn']}" if command == 'eval scbench' else ''
-    return [dataset], f"{dataset} {r['index']}{turn}", r['score']
+        return [(f"{r['needles']} needles", str(r['index']), r['score'])]
+    column = r['task' if command == 'eval ruler' else 'dataset']
+    return [(column, (str(r['index']), str(r['turn']) if command == 'eval scbench' else ''), r['score'])]
 
 
-def collect_scores(command, files, only):
-    # The reasoning before an answer has no score; LongBench v2 leaves out empty outputs, whose judge is null.
-    files = [{**f, 'results': [r for r in f['results'] if ('pass' not in r or 'score' in r) and r.get('judge',
-        0) is not None]}
-             for f in files]
-    t = Scores()
-    for r in results_of(files, lambda r: (row_of(r), sample_of(command, r)[1])):
-        columns, sample, score = sample_of(command, r)
-        columns = [c for c in columns if not only or c in only]
-        for c in columns:
-            t.add(row_of(r), c, sample, score)
-        if columns:
-            t.lines[row_of(r)].append(r)
-    for c in (f['config'] for f in files):
-        n = {label(x): c['trials'] for x in c['ctx'] if x != 'max'} if command in LENGTHS else c.get('samples')
-        t.wanted |= {k: v for k, v in n.items() if not only or k in only} if isinstance(n, dict) else {}
+def wanted(command, config, columns):
+    """Returns {column: number of samples} that a run is to have."""
+    if command in PROBLEMS:
+        return dict.fromkeys(columns, config.get('problems') or 0)
     if command in LENGTHS:
-        t.columns.sort(key=size)
-    if command == 'eval longbench2':
-        known = ['overall', 'easy', 'hard', 'short', 'medium', 'long']
-        t.columns.sort(key=lambda c: (known.index(c) if c in known else 9, c))
-    return t.evaluate() if t.columns else fail(f'no result of {command} is left')
+        return {label(n): config['trials'] for n in config['ctx'] if n != 'max'}
+    return config['samples'] if isinstance(config.get('samples'), dict) else {}
 
 
-def by_length(files):
-    """Yields (length, files) of eval ruler; 0 for prompts that were read from a file."""
-    for n in sorted({r['length'] or 0 for r in results_of(files)}):
-        yield n, [{**f, 'results': [r for r in f['results'] if (r['length'] or 0) == n]} for f in files]
+class Scores:
+    """Scores of rows in columns: cells[row, column] and average[row] are Cells, n[column] numbers of samples,
+    lines[row] results. The score of a sample with several results (a problem of mathematics) is their mean."""
+
+    def __init__(self, group):
+        command, self.lines, samples = group.command, defaultdict(list), defaultdict(lambda: defaultdict(dict))
+        counts = lambda column: not group.only or column in group.only or command in PROBLEMS
+        for r in group.results:
+            # The reasoning before an answer has no score; LongBench v2 leaves out empty outputs, whose judge is null.
+            if 'pass' in r and 'score' not in r or r.get('judge', 0) is None:
+                continue
+            scores = [x for x in scores_of(command, r) if counts(x[0])]
+            for column, sample, score in scores:
+                samples[column][r.row].setdefault(sample, []).append(score)
+            if scores:
+                self.lines[r.row].append(r)
+        self.columns = list(samples) or fail(f'no result of {command} is left')
+        if command in LENGTHS:
+            self.columns.sort(key=size)
+        if command == 'eval longbench2':
+            known = 'overall easy hard short medium long'
+            self.columns.sort(key=lambda c: (known.find(c) % 99, c))
+        self.wanted = {c: n for f in group.files for c, n in wanted(command, f['config'], self.columns).items()
+                       if counts(c)}
+        self.cells, self.average, self.n = {}, {}, {}
+        self.evaluate(samples)
+
+    def evaluate(self, samples):
+        sums = defaultdict(lambda: [0] * RESAMPLES)
+        for c in self.columns:
+            means = {row: [sum(x) / len(x) for _, x in sorted(of.items())] for row, of in samples[c].items()}
+            self.n[c] = max(self.wanted.get(c, 0), *map(len, means.values()))
+            for n, rows in grouped(means, lambda row: len(means[row])).items():
+                for row, resamples in zip(rows, resample(c, [means[row] for row in rows])):
+                    score = round(100 * sum(means[row]) / n, 2)  # as the official scripts round
+                    self.cells[row, c] = Cell(score, interval(resamples), n < self.n[c])
+                    sums[row] = [a + b for a, b in zip(sums[row], resamples)]
+        for row in self.lines:
+            of = [self.cells[row, c] for c in self.columns if (row, c) in self.cells]
+            fewer = len(of) < len({*self.wanted, *self.columns}) or any(c.fewer for c in of)
+            self.average[row] = Cell(sum(c.score for c in of) / len(of), interval(x / len(of) for x in sums[row]),
+                                     fewer)
 
 
-def collect_problems(files):
-    """Returns scores by rule; a problem counts once, with the mean over its samples."""
-    t, samples = Scores(), defaultdict(list)
-    for r in results_of(files, lambda r: (row_of(r), r['index'], r['sample'])):
-        t.lines[row_of(r)].append(r)
-        for rule, score in sorted(r['scores'].items()):
-            samples[row_of(r), rule, r['index']].append(score)
-    for (row, rule, index), x in samples.items():
-        t.add(row, rule, index, sum(x) / len(x))
-    t.wanted = dict.fromkeys(t.columns, max(f['config'].get('problems') or 0 for f in files))
-    return t.evaluate()
+# ---- other numbers, for tables and pictures ----
+
+def by_length(group):
+    """Yields (length, Group) of eval ruler; 0 for prompts that were read from a file."""
+    for n, results in sorted(grouped(group.results, lambda r: r['length'] or 0).items()):
+        yield n, group._replace(results=results)
 
 
-def collect_pg19(files):
-    """Returns {row: {length: [(book, sum, n)]}}: sums of losses, and of what they are over."""
+def losses(group):
+    """Returns {row: {length: [(book, sum, n)]}}: sums of losses, and the numbers of their terms."""
     t = defaultdict(lambda: defaultdict(list))
-    for r in results_of(files, lambda r: (row_of(r), r['book'], r['length'])):
+    for r in group.results:
+        total, n = ('loss', 'windows') if 'windows' in r else ('nll', 'tokens')
+        points = [(r['length'], r[total], r[n])]
         if 'curve' in r:
             points = [(n, n * math.log(p), n) for n, p in zip(r['curve']['length'], r['curve']['ppl'])]
-        else:
-            total, n = ('loss', 'windows') if 'windows' in r else ('nll', 'tokens')
-            points = [(r['length'], r[total], r[n])]
-        for length, total, n in points:
-            t[row_of(r)][length].append((r['book'], total, n))
+        for length, *loss in points:
+            t[r.row][length].append((r['book'], *loss))
     return t
 
 
@@ -318,49 +279,41 @@ def perplexity(points):
     return math.exp(sum(p[1] for p in points) / sum(p[2] for p in points))
 
 
-def collect_recall(files):
-    """Returns {(row, ctx): {selected, recall, mass, out_err}}: means over the layers that are not dense."""
-    t = defaultdict(lambda: defaultdict(list))
-    for r in (r for r in results_of(files) if not r['dense']):
-        for key in ('selected', 'recall', 'mass', 'out_err'):
-            t[row_of(r), r['ctx']][key] += [r[key]] if r[key] is not None else []
-    return {k: {key: sum(x) / len(x) if x else None for key, x in values.items()} for k, values in t.items()}
+def recall_of(group):
+    """Returns {(row, context): results of the layers that are not dense}."""
+    return grouped((r for r in group.results if not r['dense']), lambda r: (r.row, r['ctx']))
 
 
-def collect_accept(files):
+def accepted(group):
     """Returns {(row, temperature): counts}, added up over texts. Pieces of one text are counted once."""
     t, seen = defaultdict(Counter), set()
-    for f in files:
-        text = f['options'].get('text_sha256') or json.dumps(f['results'])
-        for r in (r for r in f['results'] if r['n']):
-            key = row_of(r), r['temp']
-            pieces = {(text, f['options'].get('seed'), key, r.get('kv'), p.get('ctx', 0))
-                      for p in r.get('by_context', [{}])}
-            again = pieces & seen
-            seen |= pieces
-            if again and again != pieces:
-                fail(f'{r.where}: its pieces of {min(p[4] for p in again)} tokens are in another file too, but not '
-                f'all of its pieces')
-            if again:
-                note('duplicate results are counted once')
-            else:
-                t[key].update({k: r[k] for k in ('n', 'tokens', 'differences')})
-                t[key].update(dict(enumerate(r['right'])))
+    for r in (r for r in group.results if r['n']):
+        key = r.row, r['temp']
+        pieces = {(r.text, key, r.get('kv'), p.get('ctx', 0)) for p in r.get('by_context', [{}])}
+        again = pieces & seen
+        seen |= pieces
+        if again and again != pieces:
+            fail(f'{r.where}: its pieces of {min(p[3] for p in again)} tokens are in another file too, but not all'
+                 ' of its pieces')
+        if again:
+            note('duplicate results are counted once')
+            continue
+        t[key].update({k: r[k] for k in ('n', 'tokens', 'differences')} | dict(enumerate(r['right'])))
     return t
 
 
-def collect_drift(files):
-    """Returns {row: its results by the number of new tokens}."""
-    t = defaultdict(list)
-    for r in results_of(files, lambda r: (row_of(r), r['generated'])):
-        t[row_of(r)].append(r)
-    return {row: sorted(x, key=lambda r: r['generated']) for row, x in t.items()}
+def agreement(counts):
+    return counts[0] / counts['n'], *wilson(counts[0], counts['n'])
 
 
-def collect_bench(files):
+def drift_of(group):
+    return {row: sorted(x, key=lambda r: r['generated']) for row, x in grouped(group.results, lambda r: r.row).items()}
+
+
+def bench_of(group):
     """Returns results of speeds, and results of speeds with drafts."""
     speeds, drafts = [], []
-    for r in results_of(files):
+    for r in group.results:
         if r['tokens_per_s'] <= 0 or r.get('single_tokens_per_s', 1) <= 0:
             fail(f"{r.where}: 'tokens_per_s' is not positive")
         if 'draft' in r:
@@ -368,8 +321,21 @@ def collect_bench(files):
             r['mark'] = '' if r['enough'] else '?'
             drafts.append(r)
         elif r['phase'] in ('prefill', 'decode'):
-            r |= {'name': row_of(r).name, 'mark': '' if r.get('samples', {'enough': True})['enough'] else '?',
+            r |= {'name': r.row.name, 'mark': '' if r.get('samples', {'enough': True})['enough'] else '?',
                   'kv': r.get('kv', '-'), 'weights': r.get('weights', '-')}
             r['ms'] = 1000 * r['batch'] / r['tokens_per_s']  # of a step, which is of all sequences of a batch
             speeds.append(r)
     return speeds, drafts
+
+
+def with_context(speeds):
+    return [r for r in speeds if r['phase'] == 'decode' and r['ctx'] > 0]
+
+
+def varying(rows, *keys):
+    return [k for k in keys if len({r.get(k) for r in rows}) > 1]
+
+
+def named(r, several):
+    """Returns a line's name: the strategy, and of the keys that vary the values."""
+    return ', '.join([r['name'], *(f"batch {r[k]}" if k == 'batch' else r[k] for k in several)])
