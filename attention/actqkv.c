@@ -3,7 +3,7 @@
  * that travel across layers. doc/methods.md section 9.
  *
  * Statistics, weights and probe use queries rotated at the fixed distance of far tokens, and run over the prompt tokens
- * of a layer so far. In decode steps the query is the probe. Left out: compat=code. */
+ * of a layer so far. In decode steps the query is the probe. */
 #include "config.h"
 
 #include <stddef.h>
@@ -12,9 +12,10 @@
 #include "attention/question.h"
 #include "kernels/base/rng.h"
 
-enum { P_PROBE = BLOCKS_OWN, P_GQA, P_POOL, P_POOL_PREFILL, P_CHOOSE, P_SEED, P_QUESTION };
+enum { P_PROBE = BLOCKS_OWN, P_GQA, P_POOL, P_CHOOSE, P_QUESTION };
 enum { PROBE_ACT, PROBE_MEAN };
 enum { BY_CONCAT, BY_MEAN };
+enum { SEED = 42 }; /* of choose=random */
 enum { CHOOSE_BEST, CHOOSE_ALL, CHOOSE_RANDOM, CHOOSE_NEWEST };
 
 static const attn_param params[] = {
@@ -26,15 +27,10 @@ static const attn_param params[] = {
                "one a head",
                BY_CONCAT, 0, 1},
     [P_POOL] = ATTN_POOL_PARAM(POOL_ENTROPY),
-    [P_POOL_PREFILL] = {"pool_prefill", NULL,
-                        "1: prompt windows share pools too, by the entropies of earlier forwards "
-                        "(results then change with --chunk)",
-                        0, 0, 1},
     [P_CHOOSE] = {"choose", "best all random newest",
                   "blocks by their scores; or controls that look at none: all blocks, whatever the budget; as many as "
-                  "it has room for, drawn by seed or the newest",
+                  "it has room for, at random or the newest",
                   CHOOSE_BEST, 0, 3},
-    [P_SEED] = {"seed", NULL, "choose=random: other numbers, other blocks", 42, 0, (int64_t)1 << 40},
     [P_QUESTION] = QUESTION_PARAM,
     {.key = NULL},
 };
@@ -67,8 +63,6 @@ static int64_t most_of(const attn_spec *s)
 
 static status act_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    if (s->value[P_POOL_PREFILL] && s->value[P_POOL] == POOL_FIXED)
-        return err_set(e, ST_USAGE, "%s: pool_prefill=1 with pool=fixed, expected pool=entropy", s->text);
     if (s->value[P_QUESTION] && s->value[P_CHOOSE] != CHOOSE_BEST)
         return err_set(e, ST_USAGE, "%s: question=%lld with a choice that looks at no score, expected choose=best",
                        s->text, (long long)s->value[P_QUESTION]);
@@ -82,7 +76,7 @@ static status act_check(const attn_spec *s, const attn_shape *shape, err *e)
 static void act_declare(attn_decl *d)
 {
     const block_sizes n = blocks_sizes(d->spec, d->shape, d->lim);
-    budget_declare(d, AT(budget), MEM_STATE, n.windows);
+    budget_declare(d, AT(budget), MEM_STATE);
     decl_layers(d, MEM_STATE, AT(mean), "statistics", 2 * n.dim * sizeof(float));
     question_declare(d, AT(question), d->spec->value[P_QUESTION]);
 }
@@ -91,7 +85,7 @@ static void act_declare(attn_decl *d)
 static void rank_blindly(attn_view *v)
 {
     const act_memory *c = v->own;
-    rng r = {(uint64_t)attn_get(v, P_SEED)};
+    rng r = {SEED};
     for (size_t b = 0; b < c->b.n.blocks && attn_get(v, P_CHOOSE) != CHOOSE_BEST; b++) {
         float score = attn_get(v, P_CHOOSE) == CHOOSE_RANDOM ? rng_float(&r) : (float)b;
         v->be->ops->upload(v->be, buf_at(c->b.score, b * sizeof score), &score, sizeof score);
@@ -124,14 +118,10 @@ static status act_state(attn_view *v, attn_state *s, err *e)
 static void act_begin(attn_view *v, const attn_part *p)
 {
     act_memory *c = v->own;
-    const block_rule *r = &c->b.rule;
-    int64_t pools = 0;
+    bool pools = !(p->flags & ATTN_PROMPT) && blocks_after(&c->b.rule, v->length) > 0;
     blocks_begin(v, p);
     question_begin(&c->question, p);
-    if (!(p->flags & ATTN_PROMPT)) pools = blocks_after(r, v->length) > 0;
-    else if (attn_get(v, P_POOL_PREFILL))
-        pools = ((int64_t)p->n_tok + r->window - 1) / r->window - blocks_windows_without(v);
-    budget_open(&c->budget, nominal_of(v->spec), pools > 0 ? (size_t)pools : 0);
+    budget_open(&c->budget, nominal_of(v->spec), pools);
 }
 
 /* The statistics take in the window's queries; the probe is made of them. */
@@ -159,14 +149,12 @@ static void act_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
     question_window(&c->question, v, p, layer);
     if (n == 0) return;
     const block_index x = blocks_index(v, layer);
-    size_t parts = attn_get(v, P_GQA) == BY_MEAN ? x.n_heads : 0, window = 0;
+    size_t parts = attn_get(v, P_GQA) == BY_MEAN ? x.n_heads : 0;
     item_scores scores = {
         .score = c->b.score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(v, layer, p->first)};
     if (!blind) v->be->ops->block->score(v->be, c->b.score, probe, &x, parts, scores.items, attn_index_read(v));
     question_weigh(&c->question, v, p, layer, &scores, parts);
-    if (p->flags & ATTN_PROMPT)
-        window = (size_t)((p->first - v->length) / c->b.rule.window - blocks_windows_without(v));
-    blocks_choose(v, scores.items, nominal_of(v->spec), budget_take(&c->budget, layer, window, &scores, 1));
+    blocks_choose(v, scores.items, nominal_of(v->spec), budget_take(&c->budget, layer, &scores, 1));
 }
 
 static void act_end(attn_view *v, const attn_part *p)

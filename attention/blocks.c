@@ -35,7 +35,7 @@ static block_rule rule_of(const attn_spec *s)
 
 status blocks_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    TRY(attn_check_ropes(s, shape, false, e));
+    TRY(attn_check_ropes(s, shape, e));
     const int64_t *v = s->value;
     int64_t least = v[BLOCKS_SINK] + v[BLOCKS_LOCAL] + v[BLOCKS_BLOCK];
     if (s->budget < least)
@@ -84,7 +84,6 @@ block_sizes blocks_sizes(const attn_spec *s, const attn_shape *shape, const attn
         .back = back,
         .blocks = (size_t)blocks,
         .rows = (size_t)rows,
-        .windows = (size_t)((chunk + rows - 1) / rows),
         .band = (size_t)min64(r.local + rows, all),
         .table = (size_t)min64(r.local + chunk, all),
         .far = (size_t)min64(r.sink + (most + 1) * r.block + rows, all),
@@ -174,13 +173,6 @@ static band_mass mass_of(const attn_view *v, int layer)
 static int64_t seen_from(const attn_view *v, int layer, int64_t query)
 {
     return query + 1 - attn_visible(v->shape, layer, query + 1);
-}
-
-int64_t blocks_windows_without(const attn_view *v)
-{
-    const block_rule *r = &((const block_memory *)v->own)->rule;
-    int64_t first = r->local + r->sink + r->block - v->length; /* least start with a block */
-    return first > 0 ? (first + r->window - 1) / r->window : 0;
 }
 
 item_range blocks_candidates(const attn_view *v, int layer, int64_t query)

@@ -54,7 +54,6 @@ typedef struct {
     int64_t most, back;            /* blocks of a selection; positions before a forward that tables need */
     size_t blocks;                 /* that a layer may ever hold */
     size_t rows;                   /* of a window */
-    size_t windows;                /* of a forward */
     size_t band, table, far, form; /* rows: scratch copy, rotation table, far list, blocks formed at once */
     size_t at;                     /* positions of tables */
     size_t ring;                   /* positions whose mass is kept */
@@ -85,8 +84,6 @@ void blocks_begin(attn_view *v, const attn_part *p);
 
 /* Blocks that a layer holds after n tokens. */
 int64_t blocks_after(const block_rule *r, int64_t n);
-/* Returns the windows of the current forward that precede any block. */
-int64_t blocks_windows_without(const attn_view *v);
 /* The index of a layer, where any block fits into the limits. */
 block_index blocks_index(const attn_view *v, int layer);
 /* Those that a window may choose whose first query is `query`. */

@@ -7,16 +7,15 @@
 
 #define AT(member) (at + offsetof(attn_budget, member))
 
-void budget_declare(attn_decl *d, size_t at, mem_kind kind, size_t n_windows)
+void budget_declare(attn_decl *d, size_t at, mem_kind kind)
 {
     size_t n = (size_t)d->shape->n_layers, i64 = sizeof(int64_t);
     decl_bytes(d, kind, AT(sum), "entropies", n * sizeof(double));
     decl_bytes(d, kind, AT(count), "number of entropies", i64);
-    decl_bytes(d, MEM_SCRATCH, AT(theta), "budgets", n_windows * n * sizeof(float));
-    decl_bytes(d, MEM_SCRATCH, AT(pools), "budgets", n_windows * i64);
+    decl_bytes(d, MEM_SCRATCH, AT(theta), "budgets", n * sizeof(float));
+    decl_bytes(d, MEM_SCRATCH, AT(pools), "budgets", i64);
     decl_bytes(d, MEM_SCRATCH, AT(k), "budgets", n * i64);
     decl_bytes(d, MEM_HOST, AT(rank), "budgets", n * sizeof(int));
-    decl_bytes(d, MEM_HOST, AT(host), "budgets", n_windows * i64);
 }
 
 void budget_reset(attn_budget *b, const attn_view *v, int64_t pool)
@@ -30,7 +29,7 @@ void budget_reset(attn_budget *b, const attn_view *v, int64_t pool)
     }
     b->be = v->be;
     b->pooled = pool == POOL_ENTROPY;
-    b->n_windows = 0;
+    b->open = false;
     b->pool = (entropy_pool){.theta = b->theta, .sum = b->sum, .count = b->count, .pool = b->pools, .n_layers = used};
     b->be->ops->upload(b->be, b->count, &zero, sizeof zero);
     for (size_t l = 0; l < used; l++) b->be->ops->upload(b->be, buf_at(b->sum, l * sizeof none), &none, sizeof none);
@@ -50,25 +49,25 @@ status budget_check(const attn_budget *b, err *e)
 }
 
 /* Bounds: methods.md 9.7, 32 and 92 for the default 46. */
-void budget_open(attn_budget *b, int64_t nominal, size_t n_windows)
+void budget_open(attn_budget *b, int64_t nominal, bool shared)
 {
-    b->n_windows = b->pooled ? n_windows : 0;
+    int64_t all = (int64_t)b->pool.n_layers * nominal;
+    b->open = b->pooled && shared;
     b->pool.least = nominal * 7 / 10;
     b->pool.most = budget_most(POOL_ENTROPY, nominal);
-    for (size_t w = 0; w < b->n_windows; w++) b->host[w] = (int64_t)b->pool.n_layers * nominal;
-    if (b->n_windows) b->be->ops->upload(b->be, b->pools, b->host, b->n_windows * sizeof *b->host);
+    if (b->open) b->be->ops->upload(b->be, b->pools, &all, sizeof all);
 }
 
-buf budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale)
+buf budget_take(attn_budget *b, int layer, const item_scores *s, float scale)
 {
-    if (window >= b->n_windows) return (buf){NULL};
+    if (!b->open) return (buf){NULL};
     buf k = buf_at(b->k, (size_t)layer * sizeof(int64_t));
-    b->be->ops->block->take(b->be, &b->pool, window, (size_t)b->rank[layer], s, scale, k);
+    b->be->ops->block->take(b->be, &b->pool, 0, (size_t)b->rank[layer], s, scale, k);
     return k;
 }
 
 void budget_close(attn_budget *b)
 {
-    if (b->n_windows) b->be->ops->block->close_pools(b->be, &b->pool, b->n_windows);
-    b->n_windows = 0;
+    if (b->open) b->be->ops->block->close_pools(b->be, &b->pool, 1);
+    b->open = false;
 }

@@ -22,25 +22,23 @@ typedef struct {
     backend *be;
     bool pooled;
     int *rank;                       /* [n_layers] place of a layer among those that share */
-    size_t n_windows;                /* pools of the forward at hand */
+    bool open;                       /* the layers of this forward share a pool */
     entropy_pool pool;               /* its buffers are those below */
     buf pools, k, count, sum, theta; /* k i64 [n_layers] */
-    int64_t *host;                   /* [windows] for uploads */
 } attn_budget;
 
-/* at: offset of the attn_budget; n_windows: most pools at once (one for each prompt window; 1 in decode steps). kind of
- * the means that last: MEM_STATE or MEM_COUNTS. */
-void budget_declare(attn_decl *d, size_t at, mem_kind kind, size_t n_windows);
+/* at: offset of the attn_budget; kind of the means that last: MEM_STATE or MEM_COUNTS. */
+void budget_declare(attn_decl *d, size_t at, mem_kind kind);
 /* pool: POOL_*. The layers that share are those of v->layers. */
 void budget_reset(attn_budget *b, const attn_view *v, int64_t pool);
 /* Whether loaded means can be. */
 status budget_check(const attn_budget *b, err *e);
-/* A forward begins: in each of n_windows windows the layers share nominal items a layer, with
- * POOL_FIXED or n_windows = 0 each may take `nominal`. */
-void budget_open(attn_budget *b, int64_t nominal, size_t n_windows);
+/* Begins a forward. With `shared` and POOL_ENTROPY its layers share nominal items a layer; else each may take as many.
+ */
+void budget_open(attn_budget *b, int64_t nominal, bool shared);
 /* The items that `layer` may choose by these scores (softmax over scale * score): i64 [1] in ops memory; p NULL: the
  * nominal number. */
-buf budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale);
+buf budget_take(attn_budget *b, int layer, const item_scores *s, float scale);
 /* The forward ends: its entropies count in the means of later ones. */
 void budget_close(attn_budget *b);
 

@@ -63,9 +63,6 @@ status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld", s->text, (long long)s->budget,
                        (long long)least);
     evict_rule r = rule_of(s);
-    if (r.by_rank && r.low.how != DEMOTE_NONE)
-        return err_set(e, ST_USAGE, "%s: demote with pos=rank: a demoted key has no rank, expected pos=abs", s->text);
-    if (r.by_rank) TRY(attn_check_ropes(s, shape, true, e));
     return demote_check(s, r.low, shape, e);
 }
 
@@ -125,8 +122,6 @@ static void evict_declare(attn_decl *d)
     if (!r.sums) decl_scratch(d, AT(score), "scores", lists * f32, stride);
     if (!r.once) decl_scratch(d, AT(logits), "logits", heads * f32, stride);
     decl_scratch(d, AT(slots), "new slots", lists * i64, chunk);
-    if (r.by_rank) decl_scratch(d, AT(ranked.k), "K rows by rank", lists * dim * f32, stride);
-    if (r.by_rank) decl_scratch(d, AT(ranked.v), "V rows by rank", lists * dim * f32, stride);
     if (each) decl_scratch(d, AT(k), "K rows of all heads", heads * dim * f32, chunk);
     if (each) decl_scratch(d, AT(v), "V rows of all heads", heads * dim * f32, chunk);
     demote_declare(d, AT(low), r.low, most_demoted(d->spec, d->lim->n_tokens));
@@ -162,10 +157,6 @@ void evict_reset(attn_view *v)
     c->rule = rule_of(v->spec);
     c->n_lists = lists_of(&c->rule, v->shape);
     c->stride = (size_t)most_entries(v->spec, v->lim, &c->rule);
-    c->ranked.type = DT_F32;
-    c->ranked.n_kv_heads = c->n_lists;
-    c->ranked.cap = c->stride;
-    c->ranked.head_dim = (size_t)v->shape->head_dim;
     for (int l = 0; l < v->shape->n_layers; l++)
         if (v->layers[l]) c->kept[l] = kept_of(v, l);
     demote_reset(&c->low, v, c->rule.low, c->n_lists, most_demoted(v->spec, v->lim->n_tokens));
@@ -265,9 +256,8 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
     s.range = l->range;
     s.n_lists = l->n_lists;
     s.idx_stride = l->stride;
-    s.rows = c->rule.by_rank ? &c->ranked : kv_store_rows(v->store, layer);
-    s.copied = c->rule.by_rank;
-    if (!c->rule.by_rank) s.idx = l->slot.p ? l->slot : l->at;
+    s.rows = kv_store_rows(v->store, layer);
+    s.idx = l->slot.p ? l->slot : l->at;
     if (mask) s.at = l->at;
     s.pos = l->at;
     s.pos_lists = l->n_lists;
@@ -293,9 +283,6 @@ static void evict_select(const attn_turn *t, size_t n, int layer)
     for (; n > 0; n--, t++) {
         attn_view *v = t->v;
         evict_ctx *c = v->own;
-        if (v->listed && c->rule.by_rank)
-            v->be->ops->evict->by_rank(v->be, &c->ranked, kv_store_rows(v->store, layer), &c->kept[layer],
-                                       newest(&t->p), t->p.freq, v->read);
         t->sel->n_seg = 1;
         t->sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, &t->p, layer));
         t->sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
@@ -332,8 +319,7 @@ static void prune(const attn_view *v, const attn_part *p, int layer, int64_t bud
     const evict_ctx *c = v->own;
     keep_rule r = {.band = v->shape->window[layer],
                    .budget = budget,
-                   .recent = kind_of(v->spec)->share ? budget / 2 : c->rule.recent,
-                   .by_count = c->rule.by_count};
+                   .recent = kind_of(v->spec)->share ? budget / 2 : c->rule.recent};
     if (budget < INT64_MAX) demote_listen(&c->low, layer, n_demoted(v), &r);
     v->be->ops->evict->prune(v->be, &c->kept[layer], newest(p), &r);
     if (budget < INT64_MAX) demote_take(&c->low, v, layer, n_demoted(v), c->attended - budget);

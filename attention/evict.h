@@ -17,8 +17,6 @@ typedef struct {
     gqa_mode gqa;    /* heads that share a list; GQA_PER_Q stores one K/V region per query head */
     int how;         /* COMBINE_*: of the heads that share a list */
     int64_t recent;  /* newest entries that are never dropped */
-    bool by_count;   /* keep_rule */
-    bool by_rank;    /* after an eviction keys are as far away as their rank in the list says */
     bool sums;       /* scores last from step to step; else each pruning has its own */
     bool each_chunk; /* prompts are pruned after each chunk, not at their end */
     bool once;       /* only the first prompt is pruned and decode steps drop nothing, */
@@ -48,7 +46,6 @@ typedef struct {
     buf score;            /* f32 [n_lists][stride] where scores do not last */
     buf logits;           /* f32 [n_heads][stride] scores of a decode step, where it counts */
     buf slots;            /* i64 [chunk][n_lists] */
-    kv_rows ranked;       /* by_rank: f32 rows of the layer at work, one region a list */
     kv_rows together;     /* rows of the layer at work, one region a kv head */
     buf k, v;             /* GQA_PER_Q: rows of a forward, a copy for each query head */
     int64_t *counts;      /* host: as range */

@@ -3,26 +3,18 @@
  *
  * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
  * pass over Q K, a decode step's by the scores that its attention leaves. Heads of a group are combined in
- * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). pos=rank
- * (3.5): the holes are irregular, so every kept key is rotated anew at each step. Not here: the oracle of the
- * accuracy scripts (3.7 a), whose choice for a query depends on later queries. */
+ * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). Not here: the oracle of
+ * the accuracy scripts (3.7 a), whose choice for a query depends on later queries. */
 #include "config.h"
 
 #include "attention/evict.h"
 
-enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
+enum { P_HH, P_RECENT, P_GQA, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1, -1, 1 << 30},
     [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1, 1 << 30},
     [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
-    [P_NORM] = {"norm", "none count", "count: sums are divided by the number of queries (kvpress)", 0, 0, 1},
-    [P_MODE] = {"mode", "decode oneshot", "evict at each step, or once after the first prompt (KVCache-Factory)", 0, 0,
-                1},
-    [P_POS] = {"pos", "abs rank",
-               "positions of keys once tokens were evicted: their own, or their rank in the cache (the "
-               "streaming class; every step rotates all kept keys)",
-               0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
@@ -48,10 +40,7 @@ static status h2o_parse(attn_spec *s, err *e)
 static void h2o_rule(const attn_spec *s, evict_rule *r)
 {
     r->recent = s->value[P_RECENT];
-    r->by_count = s->value[P_NORM] == 1;
-    r->by_rank = s->value[P_POS] == 1;
     r->sums = true;
-    r->once = s->value[P_MODE] == 1;
     r->each_chunk = s->value[P_PREFILL] == 1;
 }
 

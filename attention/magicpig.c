@@ -8,14 +8,13 @@
 #include "attention/lsh_tables.h"
 #include "kernels/base/mem.h"
 
-enum { P_BITS, P_TABLES, P_SINK, P_LOCAL, P_FLUSH, P_SEED };
+enum { P_BITS, P_TABLES, P_SINK, P_LOCAL, P_SEED };
 
 static const attn_param params[] = {
     [P_BITS] = {"K", NULL, "bits of a hash", 10, 1, LSH_BITS_MAX},
     [P_TABLES] = {"L", NULL, "hash tables; tokens that share the query's bucket in two are attended", 150, 2, 4096},
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 4, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "last tokens of the prompt, always attended, as all new ones", 64, 0, 1 << 20},
-    [P_FLUSH] = {"flush", NULL, "new tokens that are hashed together; 0: none ever are", 0, 0, 1 << 20},
     [P_SEED] = {"seed", NULL, "of the random planes", 42, 0, (int64_t)1 << 40},
     {.key = NULL},
 };
@@ -23,9 +22,8 @@ static const attn_param params[] = {
 typedef struct {
     lsh_tables tables;
     buf dots, hits, idx, bias, lists;
-    int64_t base;  /* end of the tokens that were hashed with the mean key; 0: none were */
-    int64_t fresh; /* this forward hashes [fresh, end) */
-    int64_t end;
+    int64_t end; /* of the hashed tokens; 0: none are */
+    bool hashes; /* this forward hashes [sink, end) */
     bool *chooses;
 } pig_memory;
 
@@ -48,25 +46,17 @@ static void pig_reset(attn_view *v)
 {
     pig_memory *c = v->own;
     lsh_open(v, &c->tables, attn_get(v, P_BITS), attn_get(v, P_TABLES), attn_get(v, P_SEED));
-    c->base = c->fresh = c->end = 0;
-}
-
-/* End of the tokens that the tables hold when the sequence has n tokens. */
-static int64_t end_at(const attn_view *v, int64_t n)
-{
-    const pig_memory *c = v->own;
-    int64_t flush = attn_get(v, P_FLUSH), fresh = n - attn_get(v, P_LOCAL) - c->base;
-    return c->base > 0 && flush > 0 && fresh > 0 ? c->base + fresh / flush * flush : c->base;
+    c->end = 0;
+    c->hashes = false;
 }
 
 static void pig_begin(attn_view *v, const attn_part *p)
 {
     pig_memory *c = v->own;
     int64_t n = v->length + (int64_t)p->n_tok, last = n - attn_get(v, P_LOCAL), sink = attn_get(v, P_SINK);
-    c->fresh = c->base > 0 ? c->end : sink;
-    if (c->base == 0 && (p->flags & ATTN_PROMPT_END) && last > sink) c->base = last;
-    c->end = end_at(v, n);
-    for (int l = 0; l < v->shape->n_layers; l++) c->chooses[l] = v->layers[l] && !(p->flags & ATTN_PROMPT) && c->base;
+    c->hashes = c->end == 0 && (p->flags & ATTN_PROMPT_END) && last > sink;
+    if (c->hashes) c->end = last;
+    for (int l = 0; l < v->shape->n_layers; l++) c->chooses[l] = v->layers[l] && !(p->flags & ATTN_PROMPT) && c->end;
 }
 
 static void pig_append(const attn_turn *t, size_t n, int layer)
@@ -74,7 +64,8 @@ static void pig_append(const attn_turn *t, size_t n, int layer)
     full_append(t, n, layer);
     for (; n > 0; n--, t++) {
         const pig_memory *c = t->v->own;
-        if (c->end > c->fresh) lsh_hold(t->v, &c->tables, layer, attn_get(t->v, P_SINK), c->fresh, c->end);
+        int64_t sink = attn_get(t->v, P_SINK);
+        if (c->hashes) lsh_hold(t->v, &c->tables, layer, sink, sink, c->end);
     }
 }
 
@@ -140,11 +131,7 @@ static const char *pig_rewind(attn_view *v, int64_t n)
 {
     pig_memory *c = v->own;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
-    if (n < c->base + attn_get(v, P_LOCAL)) c->base = 0;
-    int64_t end = end_at(v, n);
-    for (int l = 0; l < v->shape->n_layers && end > 0 && end < c->end; l++)
-        if (v->layers[l]) lsh_hold(v, &c->tables, l, attn_get(v, P_SINK), end, end);
-    c->end = end;
+    if (n < c->end + attn_get(v, P_LOCAL)) c->end = 0;
     return NULL;
 }
 
@@ -152,9 +139,8 @@ static status pig_state(attn_view *v, attn_state *s, err *e)
 {
     pig_memory *c = v->own;
     int64_t sink = attn_get(v, P_SINK), most = v->length - attn_get(v, P_LOCAL);
-    TRY(STATE_HOST(s, "hashed tokens", &c->base, e));
-    if (c->base != 0) TRY(state_within("the end of the hashed tokens", c->base, sink + 1, most, e));
-    c->end = end_at(v, v->length);
+    TRY(STATE_HOST(s, "hashed tokens", &c->end, e));
+    if (c->end != 0) TRY(state_within("the end of the hashed tokens", c->end, sink + 1, most, e));
     TRY(lsh_walk(v, &c->tables, s, c->end ? sink : 0, c->end, e));
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
@@ -170,7 +156,7 @@ static status pig_check(const attn_spec *s, const attn_shape *shape, err *e)
 static void pig_regions(const attn_spec *s, attn_regions *r)
 {
     const int64_t *v = s->value;
-    *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + max64(v[P_FLUSH], 1), .covers = v[P_LOCAL]};
+    *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + 1, .covers = v[P_LOCAL]};
 }
 
 static const attn_family everything_is_kept = {.retrieves = true, .drafts = true};

@@ -273,9 +273,9 @@ static inline const attn_param *attn_params(const attn_method *m)
     return m->params ? m->params : none;
 }
 
-/* Refuses models with several rotary embeddings and, with `whole`, with heads that are rotated in part: for methods
- * that rotate rows or queries at other positions than the step's. */
-status attn_check_ropes(const attn_spec *s, const attn_shape *shape, bool whole, err *e);
+/* Refuses models with several rotary embeddings: for methods that rotate rows or queries at other positions than the
+ * step's. */
+status attn_check_ropes(const attn_spec *s, const attn_shape *shape, err *e);
 
 /* Value of the parameter `key` of a strategy; `none` where it has no such parameter. */
 int64_t attn_value(const attn_spec *s, const char *key, int64_t none);

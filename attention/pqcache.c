@@ -12,13 +12,12 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_SHARE, P_MIN, P_BETA, P_TAIL, P_SEED };
+enum { P_M, P_BITS, P_ITERS, P_SINK, P_LOCAL, P_GQA, P_SHARE, P_MIN, P_BETA, P_TAIL, P_SEED };
 
 static const attn_param params[] = {
     [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
     [P_BITS] = {"bits", NULL, "bits of a code: 2^bits centroids a sub-space", 6, 1, PQ_BITS},
     [P_ITERS] = {"iters", NULL, "iterations of k-means at the end of a prompt", 10, 0, 1000},
-    [P_RETRAIN] = {"retrain", NULL, "1: later prompts train centroids anew; 0: those of the first one stay", 0, 0, 1},
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 32, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended; 0: half of what the budget leaves beside sinks", 0, 0,
                  1 << 20},
@@ -37,7 +36,6 @@ typedef struct {
     buf trained;          /* f32, the centroids of a layer while they are made */
     buf work;             /* kmeans_job.work */
     pq_index *index;      /* [n_layers] */
-    int64_t first;        /* tokens at the end of the first training; 0: there was none */
 } pqcache;
 
 static int64_t local_of(const attn_spec *s)
@@ -87,7 +85,6 @@ static void pqcache_reset(attn_view *v)
 {
     pqcache *c = v->own;
     retrieve_reset(v);
-    c->first = 0;
     for (int l = 0; l < v->shape->n_layers; l++)
         c->index[l] = (pq_index){.code = c->code[l],
                                  .centroid = c->centroid[l],
@@ -99,15 +96,14 @@ static void pqcache_reset(attn_view *v)
                                  .bits = (size_t)attn_get(v, P_BITS)};
 }
 
-/* Trains on the keys behind the sinks, and gives all their codes by the centroids as they are held: sinks are scored
- * with of=all. */
+/* Trains on the keys after the sinks, and gives all keys their codes by the centroids as they are held. */
 static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     pqcache *c = v->own;
     pq_index *x = &c->index[layer];
     const kmeans_ops *o = v->be->ops->kmeans;
     int64_t n = v->length + (int64_t)p->n_tok, from = attn_get(v, P_SINK), words = (int64_t)pq_words(x);
-    if (!(p->flags & ATTN_PROMPT_END) || (x->trained > 0 && !attn_get(v, P_RETRAIN)) || n - from <= words) return;
+    if (!(p->flags & ATTN_PROMPT_END) || x->trained > 0 || n - from <= words) return;
     kmeans_job j = {.rows = kv_store_rows(v->store, layer),
                     .first = from,
                     .n = (size_t)(n - from),
@@ -130,7 +126,6 @@ static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
     j.code_cap = x->cap;
     o->assign(v->be, &j, 1);
     x->trained = n;
-    if (c->first == 0) c->first = n;
 }
 
 static void set_trained(attn_view *v, int64_t trained)
@@ -155,24 +150,18 @@ static bool pqcache_ready(const attn_view *v)
 
 static const char *pqcache_rewind(attn_view *v, int64_t n)
 {
-    pqcache *c = v->own;
-    bool trained = n >= c->first;
-    if (trained && n < trained_of(v)) return "centroids were trained again since";
     const char *why = retrieve_rewind(v, n);
-    if (why || trained) return why;
-    set_trained(v, 0);
-    c->first = 0;
-    return NULL;
+    if (!why && n < trained_of(v)) set_trained(v, 0);
+    return why;
 }
 
 static status pqcache_state(attn_view *v, attn_state *s, err *e)
 {
-    pqcache *c = v->own;
-    int64_t trained = trained_of(v);
+    int64_t trained = trained_of(v), first = trained; /* a later training was a parameter that was removed */
     TRY(STATE_HOST(s, "end of the training", &trained, e));
     TRY(state_within("end of the training", trained, 0, v->length, e));
-    TRY(STATE_HOST(s, "first training", &c->first, e));
-    TRY(state_within("end of the first training", c->first, trained > 0, trained, e));
+    TRY(STATE_HOST(s, "first training", &first, e));
+    TRY(state_within("end of the first training", first, trained, trained, e));
     set_trained(v, trained);
     return retrieve_state(v, s, e);
 }

@@ -106,14 +106,10 @@ gqa_mode attn_gqa(const attn_spec *s)
     return GQA_LAYER_VOTE;
 }
 
-status attn_check_ropes(const attn_spec *s, const attn_shape *shape, bool whole, err *e)
+status attn_check_ropes(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    if (shape->n_ropes > 1)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: a model whose layers have %d rotary embeddings is not supported; use another strategy",
-                       s->text, shape->n_ropes);
-    if (!whole || 2 * attn_pairs(shape) == (size_t)shape->head_dim) return ST_OK;
+    if (shape->n_ropes <= 1) return ST_OK;
     return err_set(e, ST_UNSUPPORTED,
-                   "%s: a model that rotates %d of %d channels of a head is not supported; use another strategy",
-                   s->text, shape->rotary, shape->head_dim);
+                   "%s: a model whose layers have %d rotary embeddings is not supported; use another strategy", s->text,
+                   shape->n_ropes);
 }

@@ -126,22 +126,22 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
 static const struct {
     const char *method, *words;
 } removed[] = {
-    {"streaming", "tail=off"},
-    {"h2o", "tail=off"},
+    {"streaming", "compat=none tail=off"},
+    {"h2o", "norm=none mode=decode pos=abs tail=off"},
     {"snapkv", "tail=off"},
-    {"tova", "tail=off"},
+    {"tova", "protect_last=0 tail=off"},
     {"oracle", "budget_mode=total pool=fixed of=candidates max"},
     {"quest", "est=mean budget_mode=total pool=fixed of=candidates max"},
     {"fier", "budget_mode=total pool=fixed of=candidates max"},
     {"codes", "budget_mode=total pool=fixed of=candidates max"},
-    {"pqcache", "budget_mode=total of=candidates max force_sink force_recent"},
+    {"pqcache", "retrain=0 budget_mode=total of=candidates max force_sink force_recent"},
     {"retroinfer", "rank=vote gqa=vote budget_mode=total force_sink force_recent"},
     {"pariskv", "gqa=mean_q rounds=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 max force_sink "
                 "force_recent"},
-    {"actqkv", "mask=once budget_mode=total force_sink force_recent"},
+    {"actqkv", "pool_prefill=0 seed=42 mask=once budget_mode=total force_sink force_recent"},
     {"infllm", "mask=once budget_mode=total force_sink force_recent"},
     {"tokenselect", "local_from=end scale=model heads=own reuse_most=16 budget_mode=extra force_sink force_recent"},
-    {"magicpig", "force_sink force_recent"}};
+    {"magicpig", "flush=0 force_sink force_recent"}};
 
 /* True if a method had the parameter `word`, or with a value: if that value changed nothing. */
 static bool was_removed(const char *method, const char *word)

@@ -13,7 +13,7 @@ int64_t stream_gone(const stream_ctx *c, int64_t n)
 /* Returns the first position after the sinks that is stored of `length` tokens. */
 static int64_t first_recent(const stream_ctx *c, int64_t length)
 {
-    return c->s + (c->ring ? stream_gone(c, c->staging ? c->stage_pos : length) : c->shift);
+    return c->s + (c->ring ? stream_gone(c, c->staging ? c->stage_pos : length) : 0);
 }
 
 /* Demoted rows, until the layers of a forward end. */
@@ -64,8 +64,7 @@ static int64_t ring_slot(const stream_ctx *c, int64_t p)
 /* Slot of a token that is stored. */
 static int64_t slot_of(const stream_ctx *c, int64_t p)
 {
-    if (c->fixed) return p;
-    if (!c->ring) return p - c->shift;
+    if (c->fixed || !c->ring) return p;
     return c->staging && p >= c->stage_pos ? c->s + c->slots + p - c->stage_pos : ring_slot(c, p);
 }
 
@@ -103,7 +102,7 @@ static void plan_moves(attn_view *v, int64_t end)
     if (!c->staging) c->ring_base = lo;
     c->n_move = max64(end - lo, 0);
     c->move_lo = lo;
-    c->move_from = lo + (c->staging ? c->s + c->slots - c->stage_pos : -c->shift);
+    c->move_from = lo + (c->staging ? c->s + c->slots - c->stage_pos : 0);
 }
 
 /* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
@@ -113,14 +112,13 @@ static bool is_banded(const attn_view *v, int64_t n)
     const stream_ctx *c = v->own;
     int64_t mode = c->prefill, end = v->length + n, all = c->s + c->r;
     int64_t last = c->ring && c->reindex ? all + n : end;
-    return end > all && !c->kvfactory &&
-           (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && last > v->shape->max_positions));
+    return end > all && (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && last > v->shape->max_positions));
 }
 
 bool stream_exact_prompt(const attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
-    return !c->ring && c->shift == 0 && !is_banded(v, n);
+    return !c->ring && !is_banded(v, n);
 }
 
 static void prompt_begin(attn_view *v, const attn_part *p)
@@ -132,9 +130,8 @@ static void prompt_begin(attn_view *v, const attn_part *p)
         c->ring = c->ring || c->banded;
     }
     if (c->ring) stage_begin(v);
-    bool once = c->kvfactory && v->length == p->prompt_done; /* the first prompt alone */
     bool last = p->flags & ATTN_PROMPT_END;
-    bool moves = c->ring ? c->banded || last : last && stream_gone(c, end) > 0 && (!c->kvfactory || once);
+    bool moves = c->ring ? c->banded || last : last && stream_gone(c, end) > 0;
     if (!moves) return;
     plan_leaving(v, end);
     plan_moves(v, end);
@@ -155,9 +152,9 @@ void stream_begin(attn_view *v, const attn_part *p)
 {
     stream_ctx *c = v->own;
     c->n_move = c->n_leaving = 0;
-    if (v->draft_view) c->ring = !c->kvfactory && v->length > c->s + c->r;
+    if (v->draft_view) c->ring = v->length > c->s + c->r;
     else if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
-    else if (!c->kvfactory) plan_leaving(v, v->length + 1);
+    else plan_leaving(v, v->length + 1);
     if (c->ring && c->reindex) place_queries(v, p);
     stream_count(v, v->length);
 }
@@ -198,17 +195,6 @@ static attn_seg seg_of(const attn_view *v, int layer, bool masked, int64_t first
                       .masked = masked,
                       .kpos = pos,
                       .band = v->shape->window[layer]};
-}
-
-/* Everything, or (kvfactory, after its eviction) the sinks and all that follows the dropped tokens. */
-static void select_linear(const attn_view *v, const attn_part *p, int layer, attn_sel *sel)
-{
-    const stream_ctx *c = v->own;
-    int64_t from = c->shift > 0 ? c->s + c->shift : 0, n = p->first + (int64_t)p->n_tok - from;
-    bool mask = attn_masked(v, p, layer);
-    sel->n_seg = 0;
-    if (c->shift > 0 && c->s > 0) sel->seg[sel->n_seg++] = seg_of(v, layer, mask, 0, c->s, 0);
-    sel->seg[sel->n_seg++] = seg_of(v, layer, mask, c->fixed ? from : from - c->shift, n, from);
 }
 
 /* Sinks first, then the ring, in up to two runs (a full one is one run, in whatever order), and a prompt's own rows.
@@ -253,7 +239,7 @@ static int64_t attended(const attn_view *v, int layer, int64_t len)
 {
     const stream_ctx *c = v->own;
     int64_t recent = len - first_recent(c, v->length), sinks = c->s, window = v->shape->window[layer];
-    if (len <= c->s + c->r && !c->shift) return len;
+    if (len <= c->s + c->r) return len;
     if (window > 0 && !(c->ring && c->reindex)) {
         sinks = max64(sinks - max64(len - window, 0), 0);
         recent = min64(recent, window);
@@ -266,7 +252,7 @@ void stream_select(const attn_turn *t, size_t n, int layer)
     for (; n > 0; n--, t++) {
         stream_ctx *c = t->v->own;
         if (c->ring) select_ring(t->v, &t->p, layer, t->sel);
-        else select_linear(t->v, &t->p, layer, t->sel);
+        else full_select(t, 1, layer);
         t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
         demote_select(&c->low, t, layer, n_demoted(t->v));
     }
@@ -283,8 +269,7 @@ void stream_layer_end(attn_view *v, const attn_part *p, int layer)
         v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);
         v->be->ops->kv_move(v->be, rows, c->s, c->move_from + n, (size_t)(c->n_move - n));
     }
-    if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END) && !c->kvfactory)
-        kv_store_discard(v->store, layer, c->s + c->slots);
+    if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END)) kv_store_discard(v->store, layer, c->s + c->slots);
 }
 
 void stream_end(attn_view *v, const attn_part *p)
@@ -292,10 +277,6 @@ void stream_end(attn_view *v, const attn_part *p)
     stream_ctx *c = v->own;
     int64_t end = v->length + (int64_t)p->n_tok;
     if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
-    if (c->kvfactory) {
-        if (c->n_move > 0) c->shift = stream_gone(c, end);
-    } else if (stream_gone(c, end) > 0 && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) {
-        c->ring = true;
-    }
+    if (stream_gone(c, end) > 0 && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) c->ring = true;
     stream_count(v, end);
 }

@@ -2,13 +2,13 @@
 /* The rows of StreamingLLM: where they lie, what a forward appends, attends and moves. doc/methods.md section 2.
  *
  * Slots: [0, s) sinks | [s, s+r+1) a ring of the newest | from s+r+1 on: rows of a prompt under way.
- * While nothing was evicted (LINEAR) slot = position - shift and there is one segment, as in full
+ * While nothing was evicted (LINEAR) slot = position and there is one segment, as in full
  * attention. Afterwards (RING) position p has slot s + (p - base) mod (r+1), so that appending
  * overwrites exactly the row that was evicted after the step before. All keys stay rotated at their
  * absolute positions; re-indexing rotates the query once more for the sinks, at its slot in the
  * cache (the equivalent form of point 5).
  *
- * A prompt after an eviction, or a banded one, is staged: its rows lie behind the ring until it ends.
+ * A prompt after an eviction, or a banded one, is staged: its rows follow the ring until it ends.
  *
  * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
  * newest, the rows of a prompt follow it, and nothing is copied. So it is for drafts over another strategy's rows,
@@ -25,14 +25,12 @@ enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 
 typedef struct {
     int64_t s, r, slots;        /* sinks, newest tokens, slots of the ring */
-    bool kvfactory;             /* evict once, after the first prompt */
     bool reindex;               /* positions are those in the cache */
     int64_t prefill;            /* how prompts are attended */
     bool fixed;                 /* the store goes by position */
     bool ring;                  /* evicted at least once */
     bool banded;                /* the current prompt is banded */
     bool staging;               /* rows of the current prompt lie after the ring */
-    int64_t shift;              /* LINEAR: position minus slot of the rows after the sinks */
     int64_t ring_base;          /* position of the ring's first slot */
     int64_t stage_pos, evicted; /* first staged position; tokens evicted before the current prompt */
     int64_t lo, hi;             /* positions in the ring before this prompt chunk */

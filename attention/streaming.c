@@ -8,9 +8,8 @@
 
 #include "attention/stream_steps.h"
 
-enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_DEMOTE, P_DEMOTE_G, P_RECALL };
+enum { P_SINK, P_POS, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 enum { POS_REINDEX, POS_ABS };
-enum { COMPAT_NONE, COMPAT_KVFACTORY };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "tokens kept from the start", 4, 0, 1 << 20},
@@ -19,9 +18,6 @@ static const attn_param params[] = {
                    "prompt attention: full, or what decoding would see; auto: full while the "
                    "prompt fits the trained context",
                    PREFILL_AUTO, 0, 2},
-    [P_COMPAT] = {"compat", "none kvfactory",
-                  "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)", COMPAT_NONE,
-                  0, 1},
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
@@ -45,7 +41,7 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
                        "%s: demote with prefill=banded: a prompt's tokens are demoted at its end, expected "
                        "prefill=full",
                        s->text);
-    TRY(attn_check_ropes(s, shape, false, e));
+    TRY(attn_check_ropes(s, shape, e));
     return demote_check(s, low_rule(s), shape, e);
 }
 
@@ -66,13 +62,13 @@ static int64_t stage_rows(const attn_decl *d)
     return max64(dense, min64(d->lim->chunk, n));
 }
 
-/* Rows of one layer: the ring and what lies behind it. A dense prompt comes to lie there only once the ring is full, so
- * that more rows than tokens are needed for banded ones alone. */
+/* Returns the rows of one layer: the ring and what follows it. A dense prompt is put there only once the ring is full,
+ * so only banded prompts need more rows than tokens. */
 static int64_t layer_rows(const attn_decl *d)
 {
     int64_t n = d->lim->n_tokens, mode = prefill_of(d->spec);
     int64_t most = d->spec->budget + low_rule(d->spec).group + stage_rows(d);
-    bool all = kv_has_codes(&d->spec->kv) || d->spec->value[P_COMPAT] == COMPAT_KVFACTORY || n <= d->spec->budget;
+    bool all = kv_has_codes(&d->spec->kv) || n <= d->spec->budget;
     bool banded = mode == PREFILL_BANDED || (mode == PREFILL_AUTO && n > d->shape->max_positions);
     return all || (!banded && n < most) ? n : most;
 }
@@ -96,8 +92,7 @@ static void stream_reset(attn_view *v)
 {
     stream_ctx *c = v->own;
     c->s = attn_get(v, P_SINK);
-    c->kvfactory = attn_get(v, P_COMPAT) == COMPAT_KVFACTORY;
-    c->reindex = attn_get(v, P_POS) == POS_REINDEX && !c->kvfactory;
+    c->reindex = attn_get(v, P_POS) == POS_REINDEX;
     c->prefill = prefill_of(v->spec);
     c->r = v->spec->budget - c->s;
     demote_rule low = low_rule(v->spec);
@@ -106,7 +101,7 @@ static void stream_reset(attn_view *v)
     c->low.origin = c->s;
     c->fixed = v->draft_view || kv_store_by_position(v->store);
     c->ring = c->banded = c->staging = false;
-    c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;
+    c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
 }
 
@@ -115,22 +110,21 @@ static void stream_reset(attn_view *v)
 static status stream_state(attn_view *v, attn_state *s, err *e)
 {
     stream_ctx *c = v->own;
-    int64_t len = v->length;
+    int64_t len = v->length, dropped = 0; /* of a parameter that was removed */
     TRY(STATE_HOST(s, "position of the ring", &c->ring_base, e));
-    TRY(STATE_HOST(s, "dropped tokens", &c->shift, e));
+    TRY(STATE_HOST(s, "dropped tokens", &dropped, e));
     TRY(state_within("position of the ring", c->ring_base, 0, max64(c->s, len), e));
-    TRY(state_within("dropped tokens", c->shift, 0, c->kvfactory ? stream_gone(c, len) : 0, e));
-    if (c->shift % c->low.rule.group) return state_bad("dropped tokens", e);
-    if (s->load) c->ring = !c->kvfactory && stream_gone(c, len) > 0;
+    TRY(state_within("dropped tokens", dropped, 0, 0, e));
+    if (s->load) c->ring = stream_gone(c, len) > 0;
     stream_count(v, len);
     TRY(attn_walk(v, s, e));
-    return kv_store_state(v->store, s, len, c->ring ? c->s + c->slots : len - c->shift, e);
+    return kv_store_state(v->store, s, len, c->ring ? c->s + c->slots : len, e);
 }
 
 static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
-    if (!v->draft_view && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
+    if (!v->draft_view && c->ring) return n == v->length ? NULL : "tokens were evicted";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     stream_count(v, n);
     return NULL;

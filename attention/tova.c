@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* TOVA: after each step the token goes that the latest query attended least. doc/methods.md section 5.
  *
- * Nothing is protected, not even the new token, unless protect_last asks for it (kvpress does so). */
+ * Nothing is protected, not even the new token. */
 #include "config.h"
 
 #include "attention/evict.h"
 
-enum { P_GQA, P_LAST, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
+enum { P_GQA, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_GQA] = EVICT_GQA_PARAM(GQA_LAYER_MEAN),
-    [P_LAST] = {"protect_last", NULL, "1: the newest token stays (kvpress)", 0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
@@ -20,7 +19,6 @@ static const attn_param params[] = {
 
 static void tova_rule(const attn_spec *s, evict_rule *r)
 {
-    r->recent = s->value[P_LAST];
     r->each_chunk = s->value[P_PREFILL] == 1;
 }
 

@@ -19,13 +19,11 @@ typedef struct {
     size_t n_lists, stride;
 } kept_rows;
 
-/* What stays of a list: band and budget as in prune. by_count: scores are divided by the number of
- * queries that could see their entry, which is pos - at + 1 (kvpress).
+/* What stays of a list: band and budget as in prune.
  * gone_slot, gone_at  i32 [n_lists][gone_stride] out: slots and positions of the entries that the budget drops, in
  * their order; where one of them is not NULL both are. */
 typedef struct {
     int64_t band, budget, recent;
-    bool by_count;
     buf gone_slot, gone_at;
     size_t gone_stride;
 } keep_rule;
@@ -69,14 +67,7 @@ enum { COMBINE_MEAN, COMBINE_SUM, COMBINE_MAX };
     OP(plain, void, prune, (backend *, const kept_rows *l, int64_t pos, const keep_rule *rule))                        \
     /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.             \
      * rows: n_lists regions, or any number with one list. */                                                          \
-    OP(plain, void, compact, (backend *, const kv_rows *rows, const kept_rows *l, int64_t limit))                      \
-    /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,  \
-     * rotated at its position, turned on to position pos - (n - 1) + i, so that entry i is n - 1 - i away from a      \
-     * query at pos, the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many        \
-     * regions of any store; their bytes are added to read as attention counts them.                                   \
-     * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */            \
-    OP(plain, void, by_rank,                                                                                           \
-       (backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq, buf read))
+    OP(plain, void, compact, (backend *, const kv_rows *rows, const kept_rows *l, int64_t limit))
 
 struct evict_ops {
     EVICT_OPS(OP_POINTER, , )

@@ -357,23 +357,17 @@ typedef struct {
     unsigned least;
 } cut;
 
-typedef struct {
-    int64_t pos;
-    bool by_count;
-} scoring;
-
-static __device__ __forceinline__ unsigned entry_key(const lists &l, const scoring &s, int64_t i)
+static __device__ __forceinline__ unsigned entry_key(const lists &l, int64_t i)
 {
-    float x = l.score[i];
-    return key_of(s.by_count ? __fdiv_rn(x, (float)(s.pos - l.at[i] + 1)) : x);
+    return key_of(l.score[i]);
 }
 
 /* The entry of the smallest key among [lo, hi), the last of equal ones. room: a number for each warp. */
-static __device__ int64_t weakest(const lists &l, const scoring &s, int64_t lo, int64_t hi, int64_t *room)
+static __device__ int64_t weakest(const lists &l, int64_t lo, int64_t hi, int64_t *room)
 {
     unsigned long long least = ~0ull; /* key, then entries from the end */
     for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x)
-        least = min(least, (unsigned long long)entry_key(l, s, i) << 32 | (unsigned)(hi - 1 - i));
+        least = min(least, (unsigned long long)entry_key(l, i) << 32 | (unsigned)(hi - 1 - i));
     for (int m = 16; m > 0; m /= 2) least = min(least, __shfl_xor_sync(ALL_LANES, least, m));
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = (int64_t)least;
     __syncthreads();
@@ -390,7 +384,7 @@ typedef struct {
 
 /* Moves what stays of n entries together, in order; the slots of the others go behind them, by way of `gone`. Returns
  * how many stay. */
-static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, int64_t n, int32_t *gone, const told &t,
+static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t *gone, const told &t,
                                int64_t *room)
 {
     int64_t step = blockDim.x, from = (c.victim >= 0 && c.behind == 0 ? c.victim : 0) / step * step, kept = from,
@@ -401,7 +395,7 @@ static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, i
         bool inside = i < n, chosen = inside && c.victim < 0 && i >= c.behind && i < c.open;
         int32_t at = inside ? l.at[i] : 0, slot = inside && l.slot ? l.slot[i] : 0;
         float score = inside && l.score ? l.score[i] : 0;
-        unsigned key = chosen ? entry_key(l, s, i) : 0;
+        unsigned key = chosen ? entry_key(l, i) : 0;
         unsigned same = __ballot_sync(ALL_LANES, chosen && key == c.least);
         int64_t tie = ties + block_before(__popc(same), room, &all) + __popc(same & before);
         ties += all;
@@ -434,12 +428,11 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
     SHARED(int64_t, found, [2]);
     SHARED(int64_t, room, [MOST_WARPS]);
     lists l = list_at(all, blockIdx.x);
-    scoring s = {pos, rule.by_count};
     if (t.slot) t.slot += blockIdx.x * t.stride, t.at += blockIdx.x * t.stride;
     int64_t n = l.range[1], lo = 0, hi = rule.band > 0 ? n : 0;
     while (lo < hi) { /* positions ascend */
         int64_t mid = lo + (hi - lo) / 2;
-        if (s.pos - l.at[mid] >= rule.band) lo = mid + 1;
+        if (pos - l.at[mid] >= rule.band) lo = mid + 1;
         else hi = mid;
     }
     cut c = {lo, 0, -1, 0, 0};
@@ -451,17 +444,17 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
         c.open = n - rule.recent;
         if (threadIdx.x == 0 && l.read) atomicAdd(l.read, (unsigned long long)(c.open - lo) * sizeof(float));
         if (left == rule.budget + 1) {
-            c.victim = weakest(l, s, lo, c.open, room);
+            c.victim = weakest(l, lo, c.open, room);
         } else if (k == 0) {
             c.least = 0xffffffffu; /* no score has this key */
         } else {
-            c.least = kth_key([&](int64_t i) { return entry_key(l, s, i); }, lo, c.open, &k, count, found);
+            c.least = kth_key([&](int64_t i) { return entry_key(l, i); }, lo, c.open, &k, count, found);
             c.ties = k;
         }
     } else if (lo == 0) {
         return;
     }
-    int64_t kept = keep(l, s, c, n, gone + blockIdx.x * l.stride, t, room);
+    int64_t kept = keep(l, c, n, gone + blockIdx.x * l.stride, t, room);
     if (threadIdx.x == 0) l.range[1] = kept;
 }
 
@@ -559,53 +552,4 @@ void cuda_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, in
                     ptr<uint16_t>(rows->k), ptr<uint16_t>(rows->v), rows->cap, bytes / 2, moves, n_moves, l->stride,
                     l->n_lists == 1);
     cuda_check(be, rc, "compact [%zu lists of %zu] to %lld", l->n_lists, l->stride, (long long)limit);
-}
-
-/* ---- rows by rank ---- */
-
-/* A thread has a pair of channels of an entry. */
-template <class T>
-static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, lists all,
-                                 int64_t pos, const float *freq)
-{
-    lists l = list_at(all, blockIdx.y);
-    size_t half = keys.dim / 2, e = (size_t)blockIdx.x * BLOCK + threadIdx.x;
-    int64_t i = (int64_t)(e / half), n = l.range[1];
-    int c = (int)(e % half), d = c + (int)half, g = blockIdx.y;
-    if (i >= n) return;
-    int64_t slot = l.slot ? l.slot[i] : l.at[i], by = pos - (n - 1) + i - l.at[i];
-    float a = element_of<T>(keys, g, slot, c), b = element_of<T>(keys, g, slot, d);
-    size_t to = (g * cap + (size_t)i) * keys.dim;
-    if (by != 0) {
-        double x = (double)by * (double)freq[c], u = (double)a, w = (double)b, cosine = cos(x), sine = sin(x);
-        a = (float)(u * cosine - w * sine);
-        b = (float)(w * cosine + u * sine);
-    }
-    k[to + c] = a;
-    k[to + d] = b;
-    v[to + c] = element_of<T>(values, g, slot, c);
-    v[to + d] = element_of<T>(values, g, slot, d);
-}
-
-void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq,
-                        buf read)
-{
-    attn_args j;
-    attn_job job = {};
-    job.n_tok = 1;
-    job.n_heads = job.n_lists = l->n_lists;
-    job.rows = *rows;
-    job.range = l->range;
-    job.idx = l->slot.p ? l->slot : l->at;
-    job.idx_stride = l->stride;
-    job.read = read;
-    if (l->n_lists == 0 || !cuda_begin(be, "by_rank") || !attn_args_of(be, &j, &job)) return;
-    cuda_count_rows(be, &j, true);
-    by_rows(rows->type, [&](auto t) {
-        cudaError_t rc = launch(by_rank_k<decltype(t)>,
-                                dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
-                                dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
-                                rows_of(rows, false), rows_of(rows, true), lists_of(l), pos, ptr<float>(freq));
-        cuda_check(be, rc, "by_rank [%zu, %zu, %zu]", l->n_lists, l->stride, rows->head_dim);
-    });
 }

@@ -159,11 +159,10 @@ void ref_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, bu
 }
 
 /* A score as an integer of the same order; NaN like -INFINITY, -0 like 0. */
-static uint32_t key_of(const view *v, int64_t i, int64_t pos, bool by_count)
+static uint32_t key_of(const view *v, int64_t i)
 {
     float x = v->score[i];
     uint32_t u;
-    if (by_count) x /= (float)(pos - v->at[i] + 1);
     if (isnan(x)) x = -INFINITY;
     x += 0.0f;
     memcpy(&u, &x, sizeof u);
@@ -176,31 +175,31 @@ typedef struct {
     int64_t ties;
 } cut;
 
-static int64_t count_from(const view *v, int64_t n, uint32_t key, int64_t pos, bool by_count)
+static int64_t count_from(const view *v, int64_t n, uint32_t key)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += key_of(v, i, pos, by_count) >= key;
+    for (int64_t i = 0; i < n; i++) count += key_of(v, i) >= key;
     return count;
 }
 
 /* The cut that leaves k of n entries: the largest key that at least k of them reach, bit by bit. */
-static cut cut_of(const view *v, int64_t n, int64_t k, int64_t pos, bool by_count)
+static cut cut_of(const view *v, int64_t n, int64_t k)
 {
     cut c = {0, 0};
     if (k == 0) return (cut){UINT32_MAX, 0};
     for (int bit = 31; bit >= 0; bit--)
-        if (count_from(v, n, c.key | 1u << bit, pos, by_count) >= k) c.key |= 1u << bit;
-    c.ties = k - count_from(v, n, c.key + 1, pos, by_count); /* no score has the key UINT32_MAX */
+        if (count_from(v, n, c.key | 1u << bit) >= k) c.key |= 1u << bit;
+    c.ties = k - count_from(v, n, c.key + 1); /* no score has the key UINT32_MAX */
     return c;
 }
 
 /* The entry of the smallest score, the last of equal ones. */
-static int64_t weakest(const view *v, int64_t n, int64_t pos, bool by_count)
+static int64_t weakest(const view *v, int64_t n)
 {
     int64_t at = 0;
     uint32_t least = UINT32_MAX;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t key = key_of(v, i, pos, by_count);
+        uint32_t key = key_of(v, i);
         if (key > least) continue;
         least = key;
         at = i;
@@ -249,14 +248,14 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, dropped d, int6
     int64_t open = *v->count - r->recent;
     if (read) *read += (uint64_t)open * sizeof(float);
     if (*v->count == r->budget + 1) {
-        int64_t victim = weakest(v, open, pos, r->by_count);
+        int64_t victim = weakest(v, open);
         tell(&d, v, victim);
         drop(v, victim, 1);
         return;
     }
-    cut c = cut_of(v, open, r->budget - r->recent, pos, r->by_count);
+    cut c = cut_of(v, open, r->budget - r->recent);
     for (int64_t i = 0; i < *v->count; i++) {
-        uint32_t key = i < open ? key_of(v, i, pos, r->by_count) : UINT32_MAX;
+        uint32_t key = i < open ? key_of(v, i) : UINT32_MAX;
         if (i < open && (key < c.key || (key == c.key && c.ties-- <= 0))) {
             tell(&d, v, i);
             continue;
@@ -309,41 +308,6 @@ void ref_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, int
             low--;
             move_row(rows, l, k, v.slot[low], v.slot[i]);
             swap(&v.slot[low], &v.slot[i]);
-        }
-    }
-}
-
-/* x [2 * half] turned on by `by` positions. */
-static void turn(float *x, int64_t by, const float *freq, size_t half)
-{
-    for (size_t c = 0; c < half; c++) {
-        double a = (double)by * (double)freq[c], u = (double)x[c], v = (double)x[c + half];
-        x[c] = (float)(u * cos(a) - v * sin(a));
-        x[c + half] = (float)(v * cos(a) + u * sin(a));
-    }
-}
-
-void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq,
-                       buf read)
-{
-    size_t d = rows->head_dim;
-    attn_job j = {.n_tok = 1,
-                  .n_heads = l->n_lists,
-                  .n_lists = l->n_lists,
-                  .rows = *rows,
-                  .range = l->range,
-                  .idx = l->slot.p ? l->slot : l->at,
-                  .idx_stride = l->stride,
-                  .read = read};
-    ref_count_read(&j, true);
-    for (size_t g = 0; g < l->n_lists; g++) {
-        view v = view_of(l, g);
-        int64_t n = *v.count, first = pos - (n - 1);
-        for (int64_t i = 0; i < n; i++) {
-            size_t slot = (size_t)(l->slot.p ? v.slot[i] : v.at[i]), to = (g * out->cap + (size_t)i) * d;
-            ref_row(rows, false, g, slot, f32_at(out->k, to));
-            ref_row(rows, true, g, slot, f32_at(out->v, to));
-            if (first + i != v.at[i]) turn(f32_at(out->k, to), first + i - v.at[i], f32_at(freq, 0), d / 2);
         }
     }
 }

@@ -39,7 +39,7 @@ done
 p="Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do"
 for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=40:g=8:skip=1:gqa=vote \
     quest:budget=16:page=4:coarse=8:coarse_keep=2:skip=0 fier:budget=12:g=8:coarse=12:coarse_keep=2:skip=1 \
-    h2o:budget=16:skip=0 h2o:budget=16:skip=0:pos=rank:gqa=per_q tova:budget=16:skip=0 snapkv:budget=12:window=4:skip=0 \
+    h2o:budget=16:skip=0 h2o:budget=16:skip=0:gqa=per_q tova:budget=16:skip=0 snapkv:budget=12:window=4:skip=0 \
     h2o:budget=16:skip=0:demote=token2 mikv:skip=0 kivi:g=8:r=16 logquant:w=4 h2o:budget=16:kv=kivi2/g=4/r=8 quest:budget=16:page=4:kv=kivi4/g=4/r=8 \
     pqcache:budget=14:sink=2:bits=4 quest:budget=16:page=4:skip=0:gqa=per_q fier:budget=16:g=8:skip=0:kv=kivi4/g=4/r=8 retroinfer:budget=12:sink=1:local=4:size=2:update=4 codes:budget=16:skip=0:kv=kivi4/g=4/r=8 \
     pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2 \

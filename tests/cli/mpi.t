@@ -54,7 +54,7 @@ all=full,streaming,h2o,snapkv:window=8,tova,quest:page=4,fier:g=8,pariskv:sink=4
 all=$all,actqkv:sink=4:local=16:window=16:block=4:reps=2,infllm:sink=4:local=16:window=16:block=4:reps=2,magicpig:K=3:L=12:local=6
 all=$all,retroinfer:sink=4:local=8:size=2,mikv,tova:demote=token2,kivi:r=32,logquant:r=24
 all=$all,snapkv:window=8:gqa=layer_mean,quest:page=4:gqa=layer_mean,fier:g=8:gqa=layer_concat
-all=$all,actqkv:sink=4:local=16:window=16:block=4:reps=2:gqa=layer_mean:pool_prefill=1
+all=$all,actqkv:sink=4:local=16:window=16:block=4:reps=2:gqa=layer_mean
 kept=
 for attn in $(echo "$all" | tr , ' '); do thin 3 || kept=$kept,$attn; done
 all=${kept#,}

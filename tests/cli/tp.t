@@ -192,7 +192,7 @@ export SHIM_GUARD=1
 for attn in full quest:budget=16:page=4:skip=0 fier:budget=24:g=8:skip=0:gqa=layer_concat h2o:budget=16:skip=0 \
     tova:budget=16:skip=0 mikv:skip=0 snapkv:budget=12:window=4:skip=0 snapkv:budget=12:window=4:skip=0:gqa=layer_mean kivi:g=8:r=16 \
     retroinfer:budget=12:sink=1:local=4:size=2:update=4 \
-    pqcache:budget=14:sink=2:bits=4 codes:budget=16:skip=0:kv=kivi4/g=4/r=8 pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 $act $act:gqa=layer_mean:pool_prefill=1 $inf; do
+    pqcache:budget=14:sink=2:bits=4 codes:budget=16:skip=0:kv=kivi4/g=4/r=8 pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 $act $act:gqa=layer_mean $inf; do
     ! thin 3 || continue
     set -- generate -m "$m" -p "$p" -n 8 --temp 0 --kv f32 --gemm builtin --quiet --attn "$attn"
     "$cpu" "$@" >"$tmp/one" 2>/dev/null

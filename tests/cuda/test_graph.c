@@ -197,7 +197,7 @@ static const char *const planned[] = {
     "streaming:budget=12:demote=kivi2:demote_g=4:recall=3",
     "tova:budget=16:skip=0:demote=f16:gqa=per_q",
     "magicpig:K=3:L=12:sink=2:local=4:skip=0",
-    "magicpig:K=3:L=12:sink=2:local=4:flush=3:skip=0",
+    "magicpig:K=3:L=12:sink=2:local=4:skip=0",
 };
 
 int main(void)

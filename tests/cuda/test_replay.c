@@ -62,8 +62,6 @@ enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE,
     X(SEEN, 8 * KV)                                                                                                    \
     X(READ, 8 * READ_KINDS)                                                                                            \
     X(SLOTS, 8 * KV * CAP)                                                                                             \
-    X(BY_K, 4 * KV * STRIDE * DIM)                                                                                     \
-    X(BY_V, 4 * KV * STRIDE * DIM)                                                                                     \
     X(MASS, 4 * HEADS * RING_OF)                                                                                       \
     X(REP, 4 * BLOCKS * HEADS * DIM)                                                                                   \
     X(LIKE, 4 * BLOCKS)                                                                                                \
@@ -162,17 +160,14 @@ static void room_close(room *o)
     backend_close(o->be);
 }
 
-/* What is kept of a list: tokens [from, to) come, some go; then the rows that stay by rank. */
+/* What is kept of a list: tokens [from, to) come, some go. */
 static void run_kept(room *o, int64_t from, int64_t to)
 {
     const evict_ops *op = o->be->ops->evict;
     const kept_rows kept = kept_of(o);
-    const kv_rows rows = {.k = o->b[0][K], .v = o->b[0][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP},
-                  ranked = {.k = o->rest[BY_K], .v = o->rest[BY_V], .n_kv_heads = KV, .head_dim = DIM, .cap = STRIDE};
     op->append(o->be, &kept, from, (size_t)(to - from), o->rest[SLOTS]);
     op->combine(o->be, kept.score, o->b[0][RAW], STRIDE, HEADS, KV, STRIDE, COMBINE_SUM);
-    op->prune(o->be, &kept, to - 1, &(keep_rule){.band = 450, .budget = 60, .recent = 5, .by_count = true});
-    op->by_rank(o->be, &ranked, &rows, &kept, to - 1, o->b[0][Q], o->rest[READ]);
+    op->prune(o->be, &kept, to - 1, &(keep_rule){.band = 450, .budget = 60, .recent = 5});
 }
 
 /* Memory blocks of the tokens up to `to`: masses of the band, blocks that are full now (at times none), scores, far

@@ -17,8 +17,6 @@ static const char *const strategies[] = {
     "streaming:budget=24",
     "streaming:budget=24:pos=abs",
     "h2o:budget=20",
-    "h2o:budget=20:gqa=per_q:mode=oneshot",
-    "h2o:budget=20:pos=rank",
     "snapkv:budget=20",
     "snapkv:budget=20:gqa=per_q:window=5",
     "quest:skip=0:budget=24:page=4",

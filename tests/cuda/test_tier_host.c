@@ -25,7 +25,7 @@ static const struct {
     {"codes:budget=16:skip=0", "kivi4:g=4:r=8", "host:window=0:cache=0", 0},
     {"codes:budget=16:skip=1:gqa=per_q", "logquant4:r=24", "host", N_PROMPT},
     {"pqcache:budget=16:sink=4:bits=3", "f16", "host:window=4:cache=4k", 0},
-    {"pqcache:budget=16:sink=4:bits=3:retrain=1", "kivi4:g=4:r=8", "host", N_PROMPT},
+    {"pqcache:budget=16:sink=4:bits=3", "kivi4:g=4:r=8", "host", N_PROMPT},
     {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", "f16", "host:window=4:cache=4k", 0},
     {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", "kivi4:g=4:r=8", "host", N_PROMPT},
     {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "f32", "host:window=0:cache=2k", 0},

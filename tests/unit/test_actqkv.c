@@ -127,7 +127,7 @@ static bool play(rig *g, const char *text, int64_t chunk, head_rows *out, int32_
 /* choose=: what looks at no score. */
 static void check_controls(rig *g)
 {
-    static head_rows a[9 * T_LAYERS], b[9 * T_LAYERS], c[9 * T_LAYERS];
+    static head_rows a[9 * T_LAYERS], b[9 * T_LAYERS];
     int32_t pos[T_MAX], again[T_MAX];
     int64_t n, m;
     if (!play(g, NUMBERS ":budget=179:pool=fixed", 64, a, pos, &n)) return;
@@ -140,9 +140,7 @@ static void check_controls(rig *g)
     if (!play(g, BASE ":choose=random", 64, a, pos, &n) || !play(g, BASE ":choose=random", 8, b, again, &m)) return;
     ok(memcmp(a, b, sizeof a) == 0 && n == m && memcmp(pos, again, (size_t)n * sizeof *pos) == 0,
        "blocks drawn by a seed: the same for any chunk");
-    if (!play(g, BASE ":choose=random:seed=43", 64, c, again, &m)) return;
-    ok(n == m && n >= BUDGET && n <= BUDGET + BLOCK && memcmp(pos, again, (size_t)n * sizeof *pos) != 0,
-       "another seed: as many tokens, others");
+    ok(n >= BUDGET && n <= BUDGET + BLOCK, "blocks drawn by a seed: as many as the budget has room for");
 }
 
 int main(void)

@@ -126,7 +126,7 @@ static const char *const alikes[] = {
     "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
     "infllm:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
     "tokenselect:sink=4:local=16:window=16:budget=12",
-    "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",
+    "magicpig:K=3:L=12:sink=3:local=6:skip=0",
     "logquant",
 #endif
 };

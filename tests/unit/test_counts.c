@@ -201,7 +201,6 @@ static const struct {
     {"streaming:budget=20", of_streaming, 0},
     {"streaming:budget=20:pos=abs", of_streaming, 0},
     {"h2o:budget=20", of_h2o, 0},
-    {"h2o:budget=20:pos=rank", of_h2o, 0},
     {"tova:budget=20", of_tova, 0},
     {"tova:budget=20:gqa=mean_s", of_tova_group, 0},
     {"h2o:budget=20:demote=token2", of_demoted, 0},

@@ -74,7 +74,6 @@ static void check_refused(rig *r)
     } bad[] = {
         {"h2o:budget=20:demote=token2:kv=kivi2/g=4/r=8", "demotion needs exact rows, found --kv kivi2", 0, ST_USAGE},
         {"snapkv:budget=20:demote=f16:kv=logquant/g=4/r=12", "expected f16, bf16 or f32", 0, ST_USAGE},
-        {"h2o:budget=20:demote=token2:pos=rank", "demote with pos=rank", 0, ST_USAGE},
         {"streaming:budget=20:demote=token2:prefill=banded", "demote with prefill=banded", 0, ST_USAGE},
         {"streaming:budget=20:demote=token2", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED},
         {"tova:budget=20:demote=token4", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED},
@@ -159,13 +158,11 @@ int main(void)
 {
     static const char *const evictors[] = {"h2o:budget=20",
                                            "h2o:budget=20:gqa=per_q",
-                                           "h2o:budget=20:mode=oneshot",
                                            "tova:budget=20",
                                            "tova:budget=20:gqa=mean_s",
                                            "snapkv:budget=20",
                                            "snapkv:budget=20:recompress_on_turn=1",
-                                           "streaming:budget=20:pos=abs",
-                                           "streaming:budget=20:compat=kvfactory"};
+                                           "streaming:budget=20:pos=abs"};
     static const char *const how[] = {"f16", "f16:recall=12", "token4", "kivi4:demote_g=7"};
     static const int percents[] = {0, 7, 20, 50, 99};
     static const char *const devices[] = {"ref", "cpu"};

@@ -31,7 +31,7 @@ static const char *const drafts[] = {
     "fier:budget=16:g=8:skip=0:p=0.7:min=2:calibrate=9",
     "pqcache:budget=16:sink=4:bits=3",
     "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0",
-    "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",
+    "magicpig:K=3:L=12:sink=3:local=6:skip=0",
     "streaming:budget=16",
     "streaming:budget=16:pos=abs:sink=2",
     "oracle:budget=16:skip=0:tail=sample:4",

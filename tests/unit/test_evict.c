@@ -47,7 +47,6 @@ static void check_bytes(rig *r)
         {"h2o:budget=20:gqa=per_q", -1, 12, 20, 20},
         {"h2o:budget=20:prefill_evict=chunk", 0, 12, 20, 20},
         {"h2o:budget=150", 0, 12, 50, 60},
-        {"h2o:budget=20:pos=rank", 0, 12, 20, 20},
         {"snapkv:budget=20", 0, 8, 20, 30},
         {"snapkv:budget=20:gqa=per_q", -1, 8, 20, 30},
         {"tova:budget=20", 1, 8, 20, 20},
@@ -143,7 +142,6 @@ int main(void)
         check_coded(&r, "tova:budget=12:gqa=mean_s" IN_CODES, 12);
         rig_check_oom(&r, "h2o:budget=20:skip=1", 5);
         rig_check_oom(&r, "h2o:budget=20:gqa=per_q", 5);
-        rig_check_oom(&r, "h2o:budget=20:pos=rank", 5);
         rig_check_oom(&r, "snapkv:budget=20:skip=1", 5);
         rig_check_oom(&r, "snapkv:budget=20:gqa=per_q", 5);
         rig_check_oom(&r, "tova:budget=20:skip=1", 5);

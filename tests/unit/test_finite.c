@@ -231,7 +231,7 @@ static void check_strategies(const engine_parts *p)
         "fier:budget=24:g=8:skip=0:tail=sample:5",
         "pqcache:budget=24:sink=4:bits=3",
         "pariskv:budget=24:sink=4:local=8:u=5:full_thr=0",
-        "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",
+        "magicpig:K=3:L=12:sink=3:local=6:skip=0",
         "tokenselect:budget=24:window=16",
         "retroinfer:budget=40:sink=4:local=8:update=16",
         "oracle:budget=24:skip=0",

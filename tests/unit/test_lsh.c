@@ -34,8 +34,8 @@ static void check_rewind(rig *r)
 {
     static const int64_t to[] = {74, 62, 51, 50, 49, 33, 2, 0};
     static const char *const specs[] = {"magicpig:K=3:L=12:sink=3:local=6:skip=0",
-                                        "magicpig:K=3:L=12:sink=0:local=6:flush=4:skip=1",
-                                        "magicpig:K=5:L=20:sink=3:local=0:flush=7:skip=0"};
+                                        "magicpig:K=3:L=12:sink=0:local=6:skip=1",
+                                        "magicpig:K=5:L=20:sink=3:local=0:skip=0"};
     static head_rows a[30 * T_LAYERS], b[30 * T_LAYERS];
     for (int i = 0; i < 24; i++) {
         err e = {0};

@@ -358,11 +358,10 @@ static void prune(op_run *x, const int64_t *p)
     const evict_ops *o = x->be->ops->evict;
     if (!p[1]) o->open(x->be, &k);
     o->append(x->be, &k, 5, (size_t)n, p[1] ? (buf){NULL} : op_out(x, sizeof(int64_t[STRIDE][LISTS]), BITS, 0));
-    keep_rule r = {
-        .band = p[2] ? op_int(x, 1, 100) : 0, .by_count = p[3], .budget = p[4] ? n - 1 : op_int(x, 0, n + 1)};
-    if (p[4] == 2) r.budget = INT64_MAX;
+    keep_rule r = {.band = p[2] ? op_int(x, 1, 100) : 0, .budget = p[3] ? n - 1 : op_int(x, 0, n + 1)};
+    if (p[3] == 2) r.budget = INT64_MAX;
     if (r.budget < 0) r.budget = 0;
-    r.recent = p[4] == 2 ? 3 : op_int(x, 0, r.budget);
+    r.recent = p[3] == 2 ? 3 : op_int(x, 0, r.budget);
     r.gone_slot = op_inout(x, NULL, sizeof old.slot, BITS, 0), r.gone_at = op_inout(x, NULL, sizeof old.at, BITS, 0);
     r.gone_stride = STRIDE;
     see_lists(x, &old, &k);
@@ -433,31 +432,6 @@ static void pool(op_run *x, const int64_t *p)
     x->be->ops->evict->pool(x->be, &k, op_floats(x, LISTS * STRIDE), p[2], p[0], p[3]);
 }
 
-static void by_rank(op_run *x, const int64_t *p)
-{
-    enum { CAP = 48 };
-    size_t dim = (size_t)p[0];
-    kv_rows r = op_rows(x, LISTS, dim, CAP, (dtype)p[1], (int)(p[2] / 2 * 2), p[2] % 2);
-    kept_rows k = kept_of(x, p[3]);
-    int32_t at[LISTS][STRIDE], slot[LISTS][STRIDE];
-    int64_t range[LISTS][2];
-    for (int l = 0; l < LISTS; l++) {
-        range[l][0] = 0, range[l][1] = CAP - 5 - l;
-        for (int i = 0; i < STRIDE; i++) at[l][i] = p[3] ? (i + l) % CAP : 3 * i + l, slot[l][i] = i * 7 % CAP;
-    }
-    x->be->ops->upload(x->be, k.at, at, sizeof at);
-    if (!p[3]) x->be->ops->upload(x->be, k.slot, slot, sizeof slot);
-    x->be->ops->upload(x->be, k.range, range, sizeof range);
-    size_t bytes = 4 * LISTS * STRIDE * dim;
-    kv_rows out = {.k = op_out(x, bytes, NMSE, 1e-12),
-                   .v = op_out(x, bytes, BITS, 0),
-                   .type = DT_F32,
-                   .n_kv_heads = LISTS,
-                   .head_dim = dim,
-                   .cap = STRIDE};
-    x->be->ops->evict->by_rank(x->be, &out, &r, &k, 3 * CAP, op_floats(x, dim / 2), op_read(x));
-}
-
 #define DIMS    OP_P(2, 6, 8, 10, 18, 32, 34, 64, 80, 96, 128, 256)
 #define FORMS   OP_P(2, 3, 4, 5)
 #define LENGTHS OP_P(1, 2, 7, 127, 128, 129, 300)
@@ -510,15 +484,9 @@ static const op_test tests[] = {
      31,
      {OP_P(2, 6, 8, 32, 34, 64, 128), OP_TYPES, OP_P(0, 2, 4), OP_BOOL, OP_P(4, 8), OP_BOOL}},
     {"codes: balance", balance, 12, 3, 5, {OP_P(2, 34, 128), OP_P(1, 2, 7)}},
-    {"prune",
-     prune,
-     1500,
-     29,
-     149,
-     {OP_P(0, 1, 2, 3, 4), OP_BOOL, OP_P(0, 0, 1), OP_P(0, 0, 0, 1), OP_P(0, 0, 1, 1, 2)}},
+    {"prune", prune, 1500, 29, 149, {OP_P(0, 1, 2, 3, 4), OP_BOOL, OP_P(0, 0, 1), OP_P(0, 0, 1, 1, 2)}},
     {"append, prune, compact", compact, 8, 3, 5, {OP_BOOL}},
     {"pool", pool, 120, 7, 31, {OP_P(1, 3, 5, 7, 9, 11), OP_P(0, 1, 5, 9, 33, 63), OP_P(0, 1, 2, 3, 4), OP_BOOL}},
-    {"rows by rank", by_rank, 72, 7, 31, {DIMS, OP_TYPES, OP_P(0, 0, 2, 3, 4, 5), OP_BOOL}},
 };
 
 int main(void)

@@ -141,7 +141,6 @@ static const char *const rotating[] = {
     "full",
     "streaming:budget=16",
     "streaming:budget=16:pos=abs",
-    "h2o:budget=16:pos=rank",
     "infllm:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "actqkv:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "tokenselect:budget=8:window=16:local=16:sink=4",

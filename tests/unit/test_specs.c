@@ -50,7 +50,7 @@ static const struct {
     {"h2o:gqa=vote", "their sum is gqa=sum_s", NULL},
     {"h2o:gqa=mean_q", "each query has its own weights", NULL},
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
-    {"h2o:mode=oracle", "one of: decode oneshot", NULL},
+    {"h2o:mode=oneshot", "parameter 'mode' was removed, leave it out", NULL},
     {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
     {"quest:budget_mode=extra", "quest: parameter 'budget_mode' was removed, leave it out", NULL},
     {"codes:max=9", "codes: parameter 'max' was removed", NULL},
@@ -75,7 +75,7 @@ static const struct {
     {"snapkv:gqa=vote", "their sum is gqa=sum_s", NULL},
     {"tova:budget=0", "budget 0 is too small, at least 1", NULL},
     {"tova:gqa=layer_vote", "use layer_mean", NULL},
-    {"tova:protect_last=2", "expected a number from 0 to 1", NULL},
+    {"tova:protect_last=1", "parameter 'protect_last' was removed, leave it out", NULL},
     {"pariskv:budget=-1", "budget='-1', expected a number from 0", NULL},
     {"pariskv:u=0", "u='0', expected a number from 1", NULL},
     {"pariskv:rho=101", "expected a number from 0 to 100", NULL},
@@ -120,7 +120,6 @@ static const struct {
     {"pqcache:m=17", "m='17', expected a number from 1 to 16", NULL},
     {"pqcache:bits=9", "bits='9', expected a number from 1 to 8", NULL},
     {"actqkv:budget=607", "at least sink + local + block = 608", NULL},
-    {"actqkv:pool=fixed:pool_prefill=1", "pool_prefill=1 with pool=fixed, expected pool=entropy", NULL},
     {"actqkv:gqa=vote", "one of: layer_concat layer_mean", NULL},
     {"actqkv:block=8:reps=9", "at most block = 8", NULL},
     {"actqkv:window=0", "window='0'", NULL},
@@ -143,26 +142,26 @@ static const struct {
 };
 
 static const char *const params[][2] = {
-    {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end demote=none "
+    {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s prefill_evict=end demote=none "
                      "demote_g=32 recall=all skip=0 kv=f16"},
-    {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end "
+    {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s prefill_evict=end "
                            "demote=none demote_g=32 recall=all skip=0 kv=f16"},
     {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none demote_g=32 "
                         "recall=all skip=0 kv=f16"},
-    {"tova:budget=9:demote=kivi4:demote_g=8:recall=3", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end "
+    {"tova:budget=9:demote=kivi4:demote_g=8:recall=3", "budget=9 gqa=layer_mean prefill_evict=end "
                                                        "demote=kivi4 demote_g=8 recall=3 skip=0 kv=f16"},
-    {"tova:budget=9", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all "
+    {"tova:budget=9", "budget=9 gqa=layer_mean prefill_evict=end demote=none demote_g=32 recall=all "
                       "skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
-     "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all skip=0+2 kv=f16"},
+     "budget=128 sink=8 pos=abs prefill=auto demote=none demote_g=32 recall=all skip=0+2 kv=f16"},
     {"oracle:p=0.9:budget=300", "budget=300 force_sink=0 force_recent=0 gqa=vote p=0.9 min=64 "
                                 "tail=off tail_seed=42 skip=2 kv=f16"},
     {"pariskv", "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 center=0 tiers=6 alpha=1 "
                 "rotate=1 skip=0 kv=f16"},
     {"codes:kv=kivi4/r=32:certify=0.05", "force_sink=0 force_recent=0 gqa=vote p=off min=64 certify=0.05 "
                                          "skip=2 kv=kivi4/g=32/r=32/key_residual=block/sink_fp=0/rows=f16"},
-    {"magicpig:sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
-    {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 flush=0 seed=42 skip=2 kv=f16"},
+    {"magicpig:sink=5", "K=10 L=150 sink=5 local=64 seed=42 skip=0+16+32+48+64 kv=f16"},
+    {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 seed=42 skip=2 kv=f16"},
     {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
                          "kv=kivi4/g=32/r=64/key_residual=block/sink_fp=0/rows=f16"},
 };
@@ -224,7 +223,7 @@ static void check_options(void)
                           &e),
           &e, "with options");
     attn_spec_params(&s, text, sizeof text);
-    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all skip=1 kv=bf16",
+    is_str(text, "budget=128 sink=4 pos=abs prefill=auto demote=none demote_g=32 recall=all skip=1 kv=bf16",
            "they count");
     is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
            "--skip: 'x', expected", "--skip is what was written");
