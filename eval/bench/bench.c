@@ -518,20 +518,11 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 {
     char what[64];
     err why = {0};
-    bench_case k = {.d = b->g.dec,
-                    .spec = *spec,
-                    .ctx = ctx,
-                    .max_batch = b->max_batch,
-                    .fill = b->o->fill,
-                    .seed = b->c->seed,
-                    .timing = {.meter = b->meter,
-                               .n_threads = b->g.be->n_threads,
-                               .kind = gemm_kind(b),
-                               .wanted = (size_t)b->o->samples,
-                               .ranks = b->c->ranks},
-                    .progress = on_progress,
-                    .progress_ctx = b};
-    k.chunk = chunk_of(b);
+    bench_case k = bench_case_of(&b->g, b->meter, b->c, spec, ctx);
+    k.max_batch = b->max_batch;
+    k.timing.kind = gemm_kind(b);
+    k.progress = on_progress;
+    k.progress_ctx = b;
     status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
     if (st == ST_OK) st = open_case(b, &k, &why);
     if (st != ST_OK) {

@@ -45,19 +45,10 @@ static bool on_progress(void *ctx, double part)
 
 static bench_case case_of(drafts *d, int64_t ctx)
 {
-    return (bench_case){.d = d->g.dec,
-                        .spec = d->verifier,
-                        .ctx = ctx,
-                        .chunk = backend_chunk(d->g.be, (size_t)d->c->chunk),
-                        .max_batch = 1,
-                        .fill = d->o->fill,
-                        .seed = d->c->seed,
-                        .timing = {.meter = d->meter,
-                                   .n_threads = d->g.be->n_threads,
-                                   .wanted = (size_t)d->o->samples,
-                                   .ranks = d->c->ranks},
-                        .progress = on_progress,
-                        .progress_ctx = d};
+    bench_case k = bench_case_of(&d->g, d->meter, d->c, &d->verifier, ctx);
+    k.progress = on_progress;
+    k.progress_ctx = d;
+    return k;
 }
 
 /* ---- single steps ---- */

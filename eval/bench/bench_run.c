@@ -59,6 +59,20 @@ status bench_engine(engine *g, const cli *c, const char *shape, const char *weig
     return engine_open_decoder(g, c, max_batch, false, e);
 }
 
+bench_case bench_case_of(const engine *g, meter *m, const cli *c, const attn_spec *spec, int64_t ctx)
+{
+    const bench_options *o = c->own;
+    return (bench_case){
+        .d = g->dec,
+        .spec = *spec,
+        .ctx = ctx,
+        .chunk = backend_chunk(g->be, (size_t)c->chunk),
+        .max_batch = 1,
+        .fill = o->fill,
+        .seed = c->seed,
+        .timing = {.meter = m, .n_threads = g->be->n_threads, .wanted = (size_t)o->samples, .ranks = c->ranks}};
+}
+
 status bench_open(bench_case *c, bool prefill, err *e)
 {
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;

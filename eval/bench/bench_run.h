@@ -12,6 +12,14 @@ enum { BENCH_STEPS = 16, BENCH_REAL = 8192 };
 /* Codes: random rows are quantized after so many chunks, so that a million tokens need not be held in full. */
 enum { BENCH_PIECE_CHUNKS = 16 };
 
+/* Options of `bench` alone. */
+typedef struct {
+    const char *phase, *batch;
+    double accept;
+    int samples;
+    bool fill;
+} bench_options;
+
 /* What was measured: prefill up to the context, or decode steps at it. */
 typedef struct {
     bool decode;
@@ -53,6 +61,8 @@ typedef struct {
 /* Opens a shape with random weights, or (NULL) the model of -m; weights NULL: as in its files, bf16 of a shape. */
 status bench_engine(engine *g, const cli *c, const char *shape, const char *weights, size_t max_batch, err *e);
 
+/* Returns a case of the open engine with the options of `bench`; what depends on its use is zero. */
+bench_case bench_case_of(const engine *g, meter *m, const cli *c, const attn_spec *spec, int64_t ctx);
 /* Creates the sessions. The prompt has ctx tokens; for 0, one chunk if prefill is wanted, else one
  * token. */
 status bench_open(bench_case *c, bool prefill, err *e);
@@ -65,13 +75,7 @@ status bench_fill(bench_case *c, size_t batch, bench_result *r, err *e);
 /* After bench_fill: times greedy tokens with the first `batch` sessions; EOS is ignored. */
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 
-/* Options of `bench` alone, and the command. */
-typedef struct {
-    const char *phase, *batch;
-    double accept;
-    int samples;
-    bool fill;
-} bench_options;
+/* The command. */
 status bench_all(const cli *c, err *e);
 
 #endif

@@ -300,8 +300,7 @@ static status open_all(generation *g, err *e)
 static status measure_row(void *own, size_t row, err *e)
 {
     drift_run *r = own;
-    recall_dump none = {0};
-    generation g = {.r = r, .row = row, .f = {.dump = &none}};
+    generation g = {.r = r, .row = row};
     status st = open_all(&g, e);
     if (st == ST_OK) {
         attn_watch(g.f.work, on_seen, &g);

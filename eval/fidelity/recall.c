@@ -27,8 +27,8 @@ typedef struct {
     size_t n_ctx;
     recall_run *runs; /* rows that can run */
     size_t n_runs;
-    int width; /* of their names */
-    recall_dump dump;
+    int width;    /* of their names */
+    FILE *dump;   /* NULL: none */
     json_t *list; /* of results */
 } recall;
 
@@ -333,7 +333,7 @@ static status run_length(recall *r, int64_t ctx, err *e)
                        .distributions = r->o->distributions,
                        .progress = on_progress,
                        .ctx = r,
-                       .dump = &r->dump};
+                       .dump = r->dump};
     if (ctx > (int64_t)r->f.text.n)
         return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)ctx, r->f.text.n);
     if (job.n_queries >= ctx)
@@ -370,7 +370,7 @@ static status run_text(recall *r, err *e)
 static status run_tensors(recall *r, err *e)
 {
     const cli *c = r->f.c;
-    recall_tensors job = {.path = c->tensors, .dump = &r->dump, .n_prompt = r->o->prompt_keys};
+    recall_tensors job = {.path = c->tensors, .dump = r->dump, .n_prompt = r->o->prompt_keys};
     if (c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
     if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
     if (r->o->distributions) return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
@@ -400,16 +400,24 @@ static status write_report(recall *r, err *e)
     return st == ST_OK && bad ? err_set(e, ST_NOMEM, "out of memory for the report") : st;
 }
 
+static status run(recall *r, err *e)
+{
+    out_file dump;
+    bool dumps = r->o->dump != NULL;
+    TRY(lineup_read_budgets(&r->f.rows, r->f.c, "quest,fier", "256", e));
+    if (dumps) TRY(out_file_open(&dump, "--dump", r->o->dump, e));
+    if (dumps) r->dump = dump.f;
+    status st = r->f.c->tensors ? run_tensors(r, e) : run_text(r, e);
+    status closed = dumps ? out_file_close(&dump, st == ST_OK && !ferror(dump.f), st == ST_OK ? e : NULL) : ST_OK;
+    if (st == ST_OK) st = closed;
+    return st == ST_OK && r->f.c->json ? write_report(r, e) : st;
+}
+
 static status cmd_recall(const cli *c, err *e)
 {
     recall r = {.f.c = c, .o = c->own, .list = json_array()};
     cli_catch_interrupt();
-    status st = lineup_read_budgets(&r.f.rows, c, "quest,fier", "256", e);
-    if (st == ST_OK && r.o->dump) st = recall_dump_open(&r.dump, r.o->dump, e);
-    if (st == ST_OK) st = c->tensors ? run_tensors(&r, e) : run_text(&r, e);
-    if (st == ST_OK) st = recall_dump_close(&r.dump, true, e);
-    else recall_dump_close(&r.dump, false, NULL);
-    if (st == ST_OK && c->json) st = write_report(&r, e);
+    status st = run(&r, e);
     recall_runs_clear(r.runs, r.n_runs);
     json_decref(r.list);
     mem_free(r.runs);

@@ -3,14 +3,10 @@
 
 #include "eval/fidelity/recall_follow.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/cli.h"
 #include "kernels/base/mem.h"
 #include "kernels/half.h"
 
@@ -132,48 +128,24 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
 
 /* ---- what was selected, as JSON lines ---- */
 
-status recall_dump_open(recall_dump *d, const char *path, err *e)
-{
-    TRY(out_check_regular("--dump", path, e));
-    d->path = path;
-    if (asprintf(&d->tmp, "%s.part", path) < 0) return err_set(e, ST_NOMEM, "out of memory");
-    d->f = fopen(d->tmp, "w");
-    return d->f ? ST_OK : err_set(e, ST_IO, "--dump %s: %s", path, strerror(errno));
-}
-
-status recall_dump_close(recall_dump *d, bool keep, err *e)
-{
-    status st = ST_OK;
-    if (d->f) {
-        bool good = fclose(d->f) == 0 && !d->failed;
-        if (keep && (!good || rename(d->tmp, d->path) != 0))
-            st = err_set(e, ST_IO, "--dump %s: %s", d->path, strerror(errno));
-        if (!keep || st != ST_OK) unlink(d->tmp);
-    }
-    free(d->tmp);
-    *d = (recall_dump){0};
-    return st;
-}
-
 /* One line a list: of a query head, of a kv head, or of the layer (-1). */
 static void dump_list(follow *f, const recall_run *r, int layer, int head, const exact_choice *c)
 {
-    recall_dump *d = f->dump;
     int group = f->shape->n_heads / f->shape->n_kv_heads;
     bool per_q = c->gqa == GQA_PER_Q, whole = c->gqa >= GQA_LAYER_MEAN;
     char params[512], budget[24] = "null";
-    if (!d->f || (!per_q && head % group != 0) || (whole && head != 0)) return;
+    if (!f->dump || (!per_q && head % group != 0) || (whole && head != 0)) return;
     attn_spec_params(&r->spec, params, sizeof params);
     if (attn_has_budget(&r->spec)) snprintf(budget, sizeof budget, "%lld", (long long)r->spec.budget);
-    int n = fprintf(d->f,
-                    "{\"attn\": \"%s\", \"params\": \"%s\", \"budget\": %s, \"layer\": %d, "
-                    "\"query\": %lld, \"%s\": %d, \"positions\": [",
-                    r->spec.text, params, budget, layer, (long long)f->query_index, per_q ? "head" : "kv_head",
-                    per_q   ? head
-                    : whole ? -1
-                            : head / group);
-    for (int64_t i = 0; i < c->n && n >= 0; i++) n = fprintf(d->f, "%s%lld", i ? ", " : "", (long long)c->pos[i]);
-    if (n < 0 || fputs("]}\n", d->f) < 0) d->failed = true;
+    fprintf(f->dump,
+            "{\"attn\": \"%s\", \"params\": \"%s\", \"budget\": %s, \"layer\": %d, "
+            "\"query\": %lld, \"%s\": %d, \"positions\": [",
+            r->spec.text, params, budget, layer, (long long)f->query_index, per_q ? "head" : "kv_head",
+            per_q   ? head
+            : whole ? -1
+                    : head / group);
+    for (int64_t i = 0; i < c->n; i++) fprintf(f->dump, "%s%lld", i ? ", " : "", (long long)c->pos[i]);
+    fputs("]}\n", f->dump);
 }
 
 /* ---- one step of a strategy ---- */

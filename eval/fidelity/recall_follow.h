@@ -13,7 +13,7 @@ typedef struct {
     const attn_shape *shape;
     recall_run *runs;
     size_t n_runs;
-    recall_dump *dump;
+    FILE *dump; /* NULL: none */
     attn_work *work;
     bool watched;      /* the one run goes on by itself and is watched: its sequence and `work` are the caller's */
     buf out;           /* [rows][n_heads][head_dim]: the strategies' outputs */

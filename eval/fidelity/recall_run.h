@@ -81,24 +81,13 @@ bool recall_missed_mass(const recall_run *run, int layer, recall_missed *out);
  * most; -1: no selections. */
 int64_t recall_selected_at(const recall_run *run, int layer, double fraction);
 
-/* JSON lines of what was selected, through a temporary file that close renames (keep) or removes.
- * Not opened: nothing is written. */
-typedef struct {
-    FILE *f;
-    const char *path;
-    char *tmp;
-    bool failed;
-} recall_dump;
-status recall_dump_open(recall_dump *d, const char *path, err *e);
-status recall_dump_close(recall_dump *d, bool keep, err *e);
-
 typedef struct {
     decoder *d;
     const int32_t *ids; /* [n_ids]; the last n_queries are fed one by one */
     int64_t n_ids, n_queries;
     bool window; /* the last n_queries are one prompt window instead */
     bool distributions;
-    recall_dump *dump;
+    FILE *dump; /* gets the selected positions as JSON lines; NULL: none */
     bool (*progress)(void *ctx, double part);
     void *ctx;
 } recall_text;
@@ -111,7 +100,7 @@ typedef struct {
     const char *path;    /* safetensors: q [heads, m, d], k [kv_heads, n, d], maybe v like k */
     const uint8_t *data; /* its bytes; NULL: they are read from path */
     size_t size;
-    recall_dump *dump;
+    FILE *dump;       /* gets the selected positions as JSON lines; NULL: none */
     int64_t n_prompt; /* keys of the prompt, the others come one by one as in decode steps; 0: all but the last */
     int64_t n_keys;   /* out */
 } recall_tensors;

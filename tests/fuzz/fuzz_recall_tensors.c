@@ -23,14 +23,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const names[] = {"fier:g=4", "quest:page=2:min_pages=1", "pariskv:sink=1:local=1"};
     static backend *be;
     recall_run runs[3] = {{.seq = NULL}};
-    recall_dump none = {0};
     const attn_options o = {.budget = 4, .kv = kv_exact(DT_F16)};
     const backend_options bo = {.device = "cpu", .n_threads = 1};
     err e = {0}; /* messages are built from the input too */
     if (!be && backend_open(&be, &bo, &e) != ST_OK) abort();
     for (int i = 0; i < 3; i++)
         if (attn_spec_parse(&runs[i].spec, names[i], &o, &e) != ST_OK) abort();
-    recall_tensors job = {.be = be, .path = "fuzz", .data = data, .size = size, .dump = &none};
+    recall_tensors job = {.be = be, .path = "fuzz", .data = data, .size = size};
     if (recall_on_tensors(&job, runs, 3, &e) == ST_OK)
         for (int i = 0; i < 3; i++) check(&runs[i]);
     recall_runs_clear(runs, 3);

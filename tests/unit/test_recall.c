@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "eval/fidelity/recall_run.h"
 #include "lens/recall_score.h"
@@ -423,28 +422,20 @@ static status run_tensors(const char *attn, int64_t budget, const char *kv, blob
                           recall_run *run, json_t **lines, err *e)
 {
     static backend *be;
-    recall_dump dump = {0};
-    char path[] = "recall-dump-XXXXXX";
     attn_options o = {.budget = budget};
     backend_options bo = {.device = "cpu", .n_threads = 1};
     if (!be) TRY(backend_open(&be, &bo, e));
     TRY(kv_format_parse(&o.kv, kv, "--kv", e));
     TRY(attn_spec_parse(&run->spec, attn, &o, e));
-    if (lines) {
-        int fd = mkstemp(path);
-        if (fd < 0) exit(1);
-        close(fd);
-        TRY(recall_dump_open(&dump, path, e));
-    }
-    *job = (recall_tensors){.be = be, .path = "test", .data = b.p, .size = b.size, .dump = &dump};
+    FILE *dump = lines ? tmpfile() : NULL;
+    if (lines && !dump) exit(1);
+    *job = (recall_tensors){.be = be, .path = "test", .data = b.p, .size = b.size, .dump = dump};
     status st = recall_on_tensors(job, run, 1, e);
     if (!lines) return st;
-    if (recall_dump_close(&dump, st == ST_OK, e) != ST_OK) exit(1);
     *lines = json_array();
-    FILE *f = fopen(path, "r");
-    for (json_t *o1; f && (o1 = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL));) json_array_append_new(*lines, o1);
-    if (f) fclose(f);
-    unlink(path);
+    rewind(dump);
+    for (json_t *line; (line = json_loadf(dump, JSON_DISABLE_EOF_CHECK, NULL));) json_array_append_new(*lines, line);
+    fclose(dump);
     return st;
 }
 
