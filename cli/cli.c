@@ -241,7 +241,7 @@ status engine_find(engine *g, const cli *c, bool need_tokenizer, err *e)
     TRY(cli_check_draft_weights(c, e));
     TRY(cli_model_dir(c, &dir, e));
     status st = cli_open_backend(&g->be, c, e);
-    if (st == ST_OK) st = model_find(&g->m, dir, g->be, e);
+    if (st == ST_OK) st = model_find(&g->m, dir, NULL, g->be, e);
     if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
     if (st == ST_OK) st = cli_hold_weights(g->m, c, true, e);
     if (st == ST_OK) st = cli_hold_draft(&g->draft, g->m, g->m->type, c, true, e);

@@ -217,8 +217,8 @@ static status read_all(model_config *c, const model_family *f, const keys *k)
     return config_count(c, k->e);
 }
 
-status config_parse_of(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
-                       err *e)
+status model_config_parse(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
+                          err *e)
 {
     json_t *root = NULL;
     const char *file = path_tail(name);
@@ -230,17 +230,7 @@ status config_parse_of(model_config *c, const char *text, size_t n, const char *
     return st;
 }
 
-status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e)
-{
-    return config_parse_of(c, text, n, name, NULL, e);
-}
-
-status model_config_read(model_config *c, const char *dir, err *e)
-{
-    return config_read_of(c, dir, NULL, e);
-}
-
-status config_read_of(model_config *c, const char *dir, const model_family *family, err *e)
+status model_config_read(model_config *c, const char *dir, const model_family *family, err *e)
 {
     char *path = path_join(dir, "config.json"), *text = NULL;
     size_t n;
@@ -252,7 +242,7 @@ status config_read_of(model_config *c, const char *dir, const model_family *fami
         goto done;
     }
     TRY_GOTO(file_read(&text, &n, path, CONFIG_BYTES_MAX, e));
-    st = config_parse_of(c, text, n, path, family, e);
+    st = model_config_parse(c, text, n, path, family, e);
 done:
     mem_free(text);
     mem_free(path);

@@ -71,10 +71,12 @@ static inline int64_t config_static_length(const model_config *c)
 
 /* Reads and checks DIR/config.json (all families and key spellings of doc/usage.md's table).
  * Errors: ST_IO, ST_FORMAT (wrong type or value: names the key, what was found, what is expected),
- * ST_UNSUPPORTED (architecture, rope kind, activation). */
-status model_config_read(model_config *c, const char *dir, err *e);
+ * ST_UNSUPPORTED (architecture, rope kind, activation). family: one that the table lacks; NULL: the one that the file
+ * names. */
+status model_config_read(model_config *c, const char *dir, const model_family *family, err *e);
 /* The same from memory (fuzzing); name stands for the file in messages. */
-status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e);
+status model_config_parse(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
+                          err *e);
 void model_config_free(model_config *c);
 
 typedef struct model model;
@@ -101,8 +103,8 @@ struct model {
 status model_open(model **out, const char *dir, backend *be, err *e);
 /* The same in two steps. What model_find gives has config, types, shapes and byte counts, for plans, and no numbers:
  * nothing is read or copied before model_load, which does nothing for a model that is whole, and after which an error
- * leaves one that can only be closed. */
-status model_find(model **out, const char *dir, backend *be, err *e);
+ * leaves one that can only be closed. family: as of model_config_read. */
+status model_find(model **out, const char *dir, const model_family *family, backend *be, err *e);
 status model_load(model *m, err *e);
 /* How matrices are to be held, if not as they lie in the files. */
 typedef struct {

@@ -49,7 +49,7 @@ status model_shape_config(model_config *c, const char *shape, err *e)
 {
     *c = (model_config){0};
     for (size_t i = 0; names[i]; i++)
-        if (strcmp(shape, names[i]) == 0) return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
+        if (strcmp(shape, names[i]) == 0) return model_config_parse(c, configs[i], strlen(configs[i]), shape, NULL, e);
     char list[160] = "";
     nearest near;
     nearest_start(&near, shape);

@@ -64,20 +64,18 @@ status walk_weight(const walk *k, weight_spec w, const char *name)
 
 status walk_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
-    return walk_weight(
-        k,
-        (weight_spec){
-            .rows = rows, .cols = cols, .slot = slot, .all_rows = rows * k->ranks, .first_row = rows * k->rank},
-        name);
+    weight_spec w = {.rows = rows, .cols = cols, .slot = slot};
+    w.all_rows = rows * k->ranks;
+    w.first_row = rows * k->rank;
+    return walk_weight(k, w, name);
 }
 
 status walk_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
-    return walk_weight(
-        k,
-        (weight_spec){
-            .rows = rows, .cols = cols, .slot = slot, .all_cols = cols * k->ranks, .first_col = cols * k->rank},
-        name);
+    weight_spec w = {.rows = rows, .cols = cols, .slot = slot};
+    w.all_cols = cols * k->ranks;
+    w.first_col = cols * k->rank;
+    return walk_weight(k, w, name);
 }
 
 status walk_norm(const walk *k, weight *slot, const char *name, size_t n)
@@ -87,18 +85,16 @@ status walk_norm(const walk *k, weight *slot, const char *name, size_t n)
 
 status walk_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
-    if (!wanted) return ST_OK;
-    return walk_weight(
-        k,
-        (weight_spec){
-            .rows = 1, .cols = n, .vector = true, .slot = slot, .all_cols = n * k->ranks, .first_col = n * k->rank},
-        name);
+    weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
+    w.all_cols = n * k->ranks;
+    w.first_col = n * k->rank;
+    return wanted ? walk_weight(k, w, name) : ST_OK;
 }
 
 status walk_sum_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
-    if (!wanted || k->rank != 0) return ST_OK;
-    return walk_weight(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .slot = slot}, name);
+    const weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
+    return wanted && k->rank == 0 ? walk_weight(k, w, name) : ST_OK;
 }
 
 /* ---- all weights ---- */

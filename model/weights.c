@@ -422,17 +422,12 @@ static void forget_source(source *s)
     mem_free(s);
 }
 
-status model_find(model **out, const char *dir, backend *be, err *e)
-{
-    return model_find_of(out, dir, NULL, be, e);
-}
-
-status model_find_of(model **out, const char *dir, const model_family *family, backend *be, err *e)
+status model_find(model **out, const char *dir, const model_family *family, backend *be, err *e)
 {
     model_config c;
     model *m = NULL;
     *out = NULL;
-    TRY(config_read_of(&c, dir, family, e));
+    TRY(model_config_read(&c, dir, family, e));
     TRY(model_create(&m, &c, dir, be, e));
     status st;
     TRY_GOTO(mem_alloc(&m->source, 1, sizeof(source), "model files", e));
@@ -469,7 +464,7 @@ status model_load(model *m, err *e)
 
 status model_open(model **out, const char *dir, backend *be, err *e)
 {
-    TRY(model_find(out, dir, be, e));
+    TRY(model_find(out, dir, NULL, be, e));
     status st = model_load(*out, e);
     if (st == ST_OK) return ST_OK;
     model_close(*out);

@@ -72,16 +72,10 @@ struct model_family {
     const block_kind *(*ffn)(const model_config *c, int layer);
 };
 
-/* Reads a config.json as model_config_read and model_config_parse do; family NULL: the one that the file names. */
-status config_read_of(model_config *c, const char *dir, const model_family *family, err *e);
-status config_parse_of(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
-                       err *e);
 /* Makes *c, a copy of `from`, own what it points to; after an error it owns nothing. */
 status config_copy(model_config *c, const model_config *from, err *e);
 /* Fills in n_params, n_kv and kv_window, which need no model. */
 status config_count(model_config *c, err *e);
-/* Does what model_find does, with a family that the table lacks. */
-status model_find_of(model **out, const char *dir, const model_family *family, backend *be, err *e);
 
 /* Adds what of a config decides the numbers. */
 void config_hash(sha256 *hash, const model_config *c);

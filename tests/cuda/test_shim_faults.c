@@ -75,7 +75,7 @@ static void test_plan(void)
     shim_memory(shim_held() + 1000000);
     e = (err){0};
     is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full");
-    is_ok(model_find(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model without its weights");
+    is_ok(model_find(&m, tap_path("tests/data/models/qwen2-f16"), NULL, be, &e), &e, "a model without its weights");
     is_ok(session_check(m, &opt, &spec, session_of(16), &e), &e, "room for both");
     is_err(session_check(m, &opt, &spec, session_of(100000), &e), &e, ST_NOMEM, "out of memory: weights 0.2 MB, KV ",
            "KV that does not fit beside the weights");

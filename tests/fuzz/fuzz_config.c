@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     model_config c;
     err e = {0}; /* messages are built from the input too */
-    if (model_config_parse(&c, (const char *)data, size, "fuzz", &e) != ST_OK) return 0;
+    if (model_config_parse(&c, (const char *)data, size, "fuzz", NULL, &e) != ST_OK) return 0;
     if (c.n_layers < 1 || c.head_dim < 2 || c.head_dim > 256 || c.head_dim % 2) abort();
     if (c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads || c.hidden < 1 || c.n_params < 1) abort();
     for (int i = 0; i < c.n_layers; i++)

@@ -38,7 +38,7 @@ static status parse(model_config *c, const char *change, err *e)
     }
     char *text = json_dumps(j, 0);
     *e = (err){0};
-    status st = model_config_parse(c, text, strlen(text), "dir/config.json", e);
+    status st = model_config_parse(c, text, strlen(text), "dir/config.json", NULL, e);
     free(text);
     json_decref(j);
     json_decref(k);
@@ -123,7 +123,7 @@ static void test_numbers(void)
         err e = {0};
         model_config c;
         snprintf(text, sizeof text, "%.*s,%s}", (int)strlen(base) - 1, base, cases[i].more);
-        status st = model_config_parse(&c, text, strlen(text), "config.json", &e);
+        status st = model_config_parse(&c, text, strlen(text), "config.json", NULL, &e);
         if (cases[i].want) is_err(st, &e, ST_FORMAT, cases[i].want, "%s", cases[i].more);
         else is_ok(st, &e, "%s", cases[i].more);
         model_config_free(&c);
@@ -298,13 +298,14 @@ static void test_bad(void)
     const char *const texts[] = {"", "[]", "{\"a\":1,\"a\":2}", "{\"hidden_size\":1e999}", "{", "\xff\xfe"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         e = (err){0};
-        is_err(model_config_parse(&c, texts[i], strlen(texts[i]), "config.json", &e), &e, ST_FORMAT,
+        is_err(model_config_parse(&c, texts[i], strlen(texts[i]), "config.json", NULL, &e), &e, ST_FORMAT,
                "config.json: ", "not a JSON object: text %zu", i);
     }
     char deep[128] = "{\"a\":";
     for (int i = 0; i < 40; i++) strcat(deep, "[");
     e = (err){0};
-    is_err(model_config_parse(&c, deep, strlen(deep), "config.json", &e), &e, ST_FORMAT, "nested 41 deep", "nesting");
+    is_err(model_config_parse(&c, deep, strlen(deep), "config.json", NULL, &e), &e, ST_FORMAT, "nested 41 deep",
+           "nesting");
 }
 
 static void test_folders(void)
@@ -312,17 +313,19 @@ static void test_folders(void)
     const char *dir = "test_config.tmp";
     err e = {0};
     model_config c;
-    is_err(model_config_read(&c, "no/such/folder", &e), &e, ST_IO, "no/such/folder: no such folder", "missing folder");
+    is_err(model_config_read(&c, "no/such/folder", NULL, &e), &e, ST_IO, "no/such/folder: no such folder",
+           "missing folder");
     mkdir(dir, 0777);
     e = (err){0};
-    is_err(model_config_read(&c, dir, &e), &e, ST_IO, "test_config.tmp/config.json: No such file", "missing file");
+    is_err(model_config_read(&c, dir, NULL, &e), &e, ST_IO, "test_config.tmp/config.json: No such file",
+           "missing file");
     FILE *f = fopen("test_config.tmp/config.json", "w");
     if (f) {
         fputs(base, f);
         fclose(f);
     }
     e = (err){0};
-    is_ok(model_config_read(&c, dir, &e), &e, "a folder");
+    is_ok(model_config_read(&c, dir, NULL, &e), &e, "a folder");
     model_config_free(&c);
     unlink("test_config.tmp/config.json");
     rmdir(dir);
@@ -330,7 +333,7 @@ static void test_folders(void)
     e = (err){0};
     if (!real) {
         tap_skip("models/stories260K is not there");
-    } else if (is_ok(model_config_read(&c, real, &e), &e, "stories260K")) {
+    } else if (is_ok(model_config_read(&c, real, NULL, &e), &e, "stories260K")) {
         ok(c.n_layers == 5 && c.n_kv_heads == 4 && c.tied && c.rms_eps == 1e-5f, "its values");
         model_config_free(&c);
     }
@@ -374,7 +377,7 @@ static void test_out_of_memory(void)
     oom_run o = {0};
     model_config c;
     while (oom_next(&o)) {
-        oom_saw(&o, model_config_parse(&c, base, strlen(base), "config.json", &o.e), &c.window);
+        oom_saw(&o, model_config_parse(&c, base, strlen(base), "config.json", NULL, &o.e), &c.window);
         if (o.done) model_config_free(&c);
     }
     oom_ok(&o, 0, "parsing");

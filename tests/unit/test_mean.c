@@ -109,7 +109,7 @@ static status parts_open(parts *p, const char *device, comm *ranks, size_t chunk
     memcpy(p->want, st_find(f, "logits")->data, sizeof p->want);
     st_close(f);
     TRY(backend_open(&p->be, &bo, e));
-    TRY(model_find_of(&p->m, tap_path("tests/data/mean"), &family, p->be, e));
+    TRY(model_find(&p->m, tap_path("tests/data/mean"), &family, p->be, e));
     TRY(model_load(p->m, e));
     TRY(attn_spec_parse(&p->spec, "full", &ao, e));
     return decoder_create(&p->d, p->m, &opt, e);

@@ -18,7 +18,7 @@ static void test_case(const json_t *x)
     const json_t *want = json_object_get(x, "freq");
     const char *name = json_string_value(json_object_get(x, "name"));
     char *config = json_dumps(json_object_get(x, "config"), 0);
-    if (is_ok(model_config_parse(&c, config, strlen(config), "config.json", &e), &e, "%s: read", name)) {
+    if (is_ok(model_config_parse(&c, config, strlen(config), "config.json", NULL, &e), &e, "%s: read", name)) {
         rope_frequencies(&c.rope, json_integer_value(json_object_get(x, "seq_len")), freq, &mscale);
         if (is_int(c.head_dim / 2, (long long)json_array_size(want), "%s: count", name)) {
             /* relative for each: the smallest frequencies decide at the largest positions */
