@@ -24,36 +24,24 @@ static bool is_undecided(const json_t *line)
     return json_is_true(json_object_get(line, "undecided"));
 }
 
-status answers_open(answers *a, const evaluation *ev, size_t n, void (*of)(const void *own, size_t i, answer_id *out),
-                    err *e)
+/* Opens n answers; freed also after an error. */
+static status open_answers(answers *a, const answers_layout *l, const evaluation *ev, size_t n, err *e)
 {
-    *a = (answers){.n = n, .decimals = 2, .mean = percent, .score = score_of, .is_marked = is_undecided};
+    *a = (answers){.n = n,
+                   .decimals = l->decimals ? l->decimals : 2,
+                   .mean = l->mean ? l->mean : percent,
+                   .score = l->score ? l->score : score_of,
+                   .is_marked = l->is_marked ? l->is_marked : is_undecided};
     TRY(evaluation_table_open(&a->t, ev, e));
     TRY(MEM_NEW(&a->id, n, e));
     TRY(MEM_NEW(&a->line, ev->rows.n * n, e));
     for (size_t i = 0; i < n; i++) {
         answer_id *x = &a->id[i];
-        of(ev->own, i, x);
+        l->answer(ev->own, i, x);
         for (size_t row = 0; row < ev->rows.n; row++)
             a->line[row * n + i] = evaluation_result(ev, row, x->dataset, x->index, x->pass);
     }
     return ST_OK;
-}
-
-void answers_close(answers *a)
-{
-    mem_free(a->id);
-    mem_free(a->line);
-    evaluation_table_close(&a->t);
-}
-
-status answers_report(answers *a, status st, status (*print)(const answers *a, err *e),
-                      status (*json)(const answers *a, err *e), err *e)
-{
-    if (st == ST_OK) st = print(a, e);
-    if (st == ST_OK && a->t.ev->c->json) st = json(a, e);
-    answers_close(a);
-    return st;
 }
 
 /* ---- numbers ---- */
@@ -189,16 +177,13 @@ static status print_layout(const answers_layout *l, const answers *a, err *e)
 status answers_report_layout(void *own, evaluation *ev, err *e)
 {
     const answers_layout *l = ev->kind->layout;
-    const size_t n = l->count ? l->count(own) : ev->samples.n;
     answers a;
-    status st = answers_open(&a, ev, n, l->answer, e);
-    if (l->decimals) a.decimals = l->decimals;
-    if (l->mean) a.mean = l->mean;
-    if (l->score) a.score = l->score;
-    if (l->is_marked) a.is_marked = l->is_marked;
+    status st = open_answers(&a, l, ev, l->count ? l->count(own) : ev->n_samples, e);
     if (st == ST_OK) st = print_layout(l, &a, e);
     if (st == ST_OK && ev->c->json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
-    answers_close(&a);
+    mem_free(a.id);
+    mem_free(a.line);
+    evaluation_table_close(&a.t);
     return st;
 }
 

@@ -39,14 +39,6 @@ typedef struct {
     evaluation_costs costs; /* of all its answers */
 } answer_cell;
 
-/* Opens n answers, which `of` describes. answers_close also after an error. */
-status answers_open(answers *a, const evaluation *ev, size_t n, void (*of)(const void *own, size_t i, answer_id *out),
-                    err *e);
-void answers_close(answers *a);
-/* Prints a report with `print` and writes --json with `json`, of answers that answers_open opened with status st. */
-status answers_report(answers *a, status st, status (*print)(const answers *a, err *e),
-                      status (*json)(const answers *a, err *e), err *e);
-
 bool answers_has(const answers *a, size_t i, answer_group g);
 size_t answers_count(const answers *a, answer_group g);
 answer_cell answers_cell(const answers *a, size_t row, answer_group g);
@@ -68,7 +60,7 @@ typedef struct answers_layout {
     double (*mean)(double sum, size_t n);
     double (*score)(const json_t *line);
     bool (*is_marked)(const json_t *line);
-    size_t (*count)(const void *own); /* of answers; NULL: one for each sample */
+    size_t (*count)(const void *own); /* of answers; NULL: ev->n_samples */
 } answers_layout;
 
 /* Prints the report of ev->kind->layout, and writes --json: evaluation_kind.report. */

@@ -122,6 +122,12 @@ struct evaluation {
     progress *bar;
 };
 
+/* The name of --protocol. */
+static inline const char *protocol_of(const evaluation *ev)
+{
+    return ev->prompter.decode ? "decode" : "prefill";
+}
+
 /* Runs an evaluation from the options to the report. Errors of prompts name the sample; ST_USAGE for one that the
  * window cannot hold. */
 status evaluation_run(const evaluation_kind *kind, const cli *c, err *e);

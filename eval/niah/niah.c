@@ -107,10 +107,9 @@ static status encode(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t 
     const prompter *how = &r->ev->prompter;
     prompt_text text;
     size_t question = 0;
-    bool chat = how->wrap != WRAP_RAW;
-    TRY(niah_text(&text, &question, &r->texts, start_of(r, ctx, trial), n, depth_of(r, trial), e));
+    status st = niah_text(&text, &question, &r->texts, start_of(r, ctx, trial), n, depth_of(r, trial), e);
     size_t behind = text.n - question;
-    status st = chat ? prompt_to_chat(&text, how->tok, how->chat_template, e) : ST_OK;
+    if (st == ST_OK && how->wrap != WRAP_RAW) st = prompt_to_chat(&text, how->tok, how->chat_template, e);
     size_t cut = text.n;
     if (st == ST_OK && how->decode) { /* the last place where the question stands */
         for (cut = text.n - behind; memcmp(text.s + cut, r->texts.question.s, behind) != 0 && cut > 0;) cut--;
@@ -165,9 +164,8 @@ static status ready(void *own, evaluation *ev, err *e)
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     niah_run *r = own;
-    out->dataset = "niah";
+    (void)ev;
     out->index = (int64_t)i;
-    out->stop = &ev->eos;
     out->n_new = NEW;
     return fit(&out->tokens, r, r->ctx[i / r->n_trials], i % r->n_trials, e);
 }
@@ -202,7 +200,7 @@ static json_t *config(const void *own)
     const prompter *p = &r->ev->prompter;
     const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(p->tok);
     return json_pack("{s:o, s:I, s:s, s:s, s:s?, s:O, s:s%, s:s%, s:s%}", "ctx", report_sizes(r->ctx, r->n_ctx),
-                     "trials", (json_int_t)r->n_trials, "protocol", p->decode ? "decode" : "prefill", "wrap",
+                     "trials", (json_int_t)r->n_trials, "protocol", protocol_of(r->ev), "wrap",
                      prompt_wrap_name(p->wrap), "template", p->wrap == WRAP_RAW ? NULL : chat, "haystack", r->sums,
                      "needle", t->needle.s, t->needle.n, "question", t->question.s, t->question.n, "key", t->key.s,
                      t->key.n);
@@ -249,19 +247,18 @@ static status print_length(const answers *a, const niah_run *r, size_t length, e
     return evaluation_table_line(&a->t, 2, "the whole key", r->n_trials, 1, e);
 }
 
-static status print_table(const answers *a, err *e)
+static status print_title(const answers *a, err *e)
 {
     const evaluation *ev = a->t.ev;
-    const niah_run *r = ev->own;
-    TRY(out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
-                   ev->prompter.decode ? "decode" : "prefill", prompt_wrap_name(ev->prompter.wrap),
-                   (unsigned long long)ev->c->seed));
-    TRY(lineup_print_terms(&ev->rows, ev->c, e));
-    TRY(evaluation_table_head(&a->t, e));
+    return out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
+                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->c->seed);
+}
+
+static status print_scores(const answers *a, err *e)
+{
+    const niah_run *r = a->t.ev->own;
     for (size_t i = 0; i < r->n_ctx; i++) TRY(print_length(a, r, i, e));
-    TRY(out_printf(e, "\n"));
-    TRY(answers_costs(a, ANSWERS(ANSWER_ANY, ANSWER_ANY, ANSWER_ANY), e));
-    return evaluation_table_end(&a->t, e);
+    return ST_OK;
 }
 
 static json_t *depths_json(const answers *a, const niah_run *r, size_t row, size_t length)
@@ -306,17 +303,14 @@ static double plain_mean(double sum, size_t n)
     return sum / (double)n;
 }
 
-static status report(void *own, evaluation *ev, err *e)
-{
-    answers a;
-    (void)own;
-    status st = answers_open(&a, ev, ev->n_samples, answer_of, e);
-    a.decimals = 1;
-    a.score = percent_of_words;
-    a.mean = plain_mean;
-    a.is_marked = is_found;
-    return answers_report(&a, st, print_table, write_json, e);
-}
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_scores,
+                                      .json = write_json,
+                                      .decimals = 1,
+                                      .mean = plain_mean,
+                                      .score = percent_of_words,
+                                      .is_marked = is_found};
 
 /* ---- the command ---- */
 
@@ -343,39 +337,26 @@ static const evaluation_kind evaluation_of_niah = {.name = "niah",
                                                    .item = make_item,
                                                    .config = config,
                                                    .judge = judge,
-                                                   .report = report,
+                                                   .report = answers_report_layout,
+                                                   .layout = &layout,
                                                    .free = free_run};
 
+#define OWN(field) AT_OWN(niah_options, field)
+
 static const cli_option options[] = {
-    {.name = "haystack",
-     .arg = "FILE",
-     AT_OWN(niah_options, haystack),
-     .help = "the text to hide in, used again from its start where it ends (default: the book of eval pg19)"},
-    {.name = "needle",
-     .arg = "FILE",
-     AT_OWN(niah_options, needle),
-     .help = "what is hidden (default: \"The secret number is 71432.\"), with --question"},
-    {.name = "question", .arg = "FILE", AT_OWN(niah_options, question), .help = "what is asked behind the text"},
-    {.name = "key",
-     .arg = "TEXT",
-     AT_OWN(niah_options, key),
-     .help = "the words that an answer to --question should have (default: those of the needle)"},
-    {.name = "protocol",
-     .arg = "decode|prefill",
-     AT(protocol),
-     .help = "feed the question token by token (default), or all at once"},
-    {.name = "wrap",
-     .arg = "template|raw|double-bos",
-     AT(wrap),
-     .help = "prompts in the chat template (default if the model has one), as they are, or with BOS twice"},
-    {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
+    OPTION("haystack", "FILE", TEXT, OWN(haystack),
+           "the text to hide in, used again from its start where it ends (default: the book of eval pg19)"),
+    OPTION("needle", "FILE", TEXT, OWN(needle),
+           "what is hidden (default: \"The secret number is 71432.\"), with --question"),
+    OPTION("question", "FILE", TEXT, OWN(question), "what is asked behind the text"),
+    OPTION("key", "TEXT", TEXT, OWN(key),
+           "the words that an answer to --question should have (default: those of the needle)"),
+    OPTION("protocol", "decode|prefill", TEXT, AT(protocol),
+           "feed the question token by token (default), or all at once"),
+    OPTION("wrap", "template|raw|double-bos", TEXT, AT(wrap),
+           "prompts in the chat template (default if the model has one), as they are, or with BOS twice"),
+    OPTION("template", "NAME", TEXT, AT(template_name), "chat template (default: the model's own)"),
     {0}};
 
-const command niah_command = {.name = "eval niah",
-                              .args = "",
-                              .summary = "a needle in a haystack, by depth and length: strategies and budgets compared",
-                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
-                              .own = options,
-                              .own_size = sizeof(niah_options),
-                              .compares = true,
-                              .evaluation = &evaluation_of_niah};
+EVALUATION_COMMAND(niah, OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
+                   "a needle in a haystack, by depth and length: strategies and budgets compared");

@@ -12,7 +12,7 @@ typedef struct {
 
 /* n bytes (or a little less, up to the end of a word) of the haystack from the sentence at or behind byte `from`, the
  * needle behind the sentence that ends at or before `depth` percent of them, and the question behind an empty line.
- * *question: where that begins. */
+ * *question: where that begins. *out is freed also after an error. */
 status niah_text(prompt_text *out, size_t *question, const niah_texts *t, size_t from, size_t n, double depth, err *e);
 
 /* *share: of the key's distinct words, those that the answer has too (lower-cased, without punctuation, split at white

@@ -36,19 +36,20 @@ static size_t next_sentence(utf8_text s, size_t from)
     return 0;
 }
 
-/* n bytes of the endless haystack from `from` on, cut behind a word where that takes not more than a tenth. */
-static size_t take_haystack(char *out, utf8_text h, size_t from, size_t n)
+/* Writes n bytes of the endless haystack from `from` on, cut behind a word where that takes not more than a tenth. */
+static status take_haystack(prompt_text *out, utf8_text h, size_t from, size_t n, err *e)
 {
-    for (size_t done = 0, k; done < n; done += k) {
-        k = n - done < h.n - from ? n - done : h.n - from;
-        memcpy(out + done, h.s + from, k);
+    while (out->n < n) {
+        TRY(prompt_add(out, h.s + from, n - out->n < h.n - from ? n - out->n : h.n - from, e));
         from = 0;
     }
+    const char *s = out->s;
     size_t end = n;
-    while (end > n - n / 10 && !is_space(out[end - 1])) end--;
-    if (end == n - n / 10) end = n - utf8_partial_tail((const unsigned char *)out, n);
-    while (end > 0 && is_space(out[end - 1])) end--;
-    return end;
+    while (end > n - n / 10 && !is_space(s[end - 1])) end--;
+    if (end == n - n / 10) end = n - utf8_partial_tail((const unsigned char *)s, n);
+    while (end > 0 && is_space(s[end - 1])) end--;
+    out->n = end;
+    return ST_OK;
 }
 
 /* The place behind the last sentence that ends at or before `at`, if only the first one begins there. */
@@ -59,34 +60,27 @@ static size_t place_of(const char *s, size_t n, size_t at)
     return at;
 }
 
-static void put(prompt_text *out, const char *s, size_t n)
+/* Writes the haystack with the needle behind byte `at`, and the question. */
+static status join(prompt_text *out, size_t *question, const niah_texts *t, const prompt_text *hay, size_t at, err *e)
 {
-    memcpy(out->s + out->n, s, n);
-    out->n += n;
+    TRY(prompt_add(out, hay->s, at, e));
+    if (at > 0) TRY(prompt_puts(out, " ", e));
+    TRY(prompt_add(out, t->needle.s, t->needle.n, e));
+    if (at == 0) TRY(prompt_puts(out, " ", e));
+    TRY(prompt_add(out, hay->s + at, hay->n - at, e));
+    TRY(prompt_puts(out, "\n\n", e));
+    *question = out->n;
+    return prompt_add(out, t->question.s, t->question.n, e);
 }
 
 status niah_text(prompt_text *out, size_t *question, const niah_texts *t, size_t from, size_t n, double depth, err *e)
 {
-    char *piece;
-    size_t room;
+    prompt_text hay = {0};
     *out = (prompt_text){0};
-    TRY(size_add(&room, n, t->needle.n + t->question.n + 8, "haystack", e));
-    TRY(MEM_NEW(&piece, n + 1, e));
-    status st = mem_alloc((void **)&out->s, room, 1, "haystack", e);
-    if (st == ST_OK) {
-        n = take_haystack(piece, t->haystack, next_sentence(t->haystack, from), n);
-        size_t at = place_of(piece, n, (size_t)((double)n * depth / 100));
-        put(out, piece, at);
-        if (at > 0) put(out, " ", 1);
-        put(out, t->needle.s, t->needle.n);
-        if (at == 0) put(out, " ", 1);
-        put(out, piece + at, n - at);
-        put(out, "\n\n", 2);
-        *question = out->n;
-        put(out, t->question.s, t->question.n);
-        out->s[out->n] = 0;
-    }
-    mem_free(piece);
+    status st = take_haystack(&hay, t->haystack, next_sentence(t->haystack, from), n, e);
+    if (st == ST_OK)
+        st = join(out, question, t, &hay, place_of(hay.s, hay.n, (size_t)((double)hay.n * depth / 100)), e);
+    mem_free(hay.s);
     return st;
 }
 

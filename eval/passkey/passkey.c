@@ -6,12 +6,35 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "eval/passkey/passkey_run.h"
+#include "eval/evaluation.h"
+#include "eval/passkey/passkey_prompt.h"
+#include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-/* ---- options ---- */
-
 static const char default_budget[] = "256";
+
+typedef struct {
+    bool chars, ask_first;
+} passkey_options;
+
+typedef struct {
+    const cli *c;
+    const passkey_options *o;
+    evaluation *ev; /* an item for each trial; a pass for each length */
+    int64_t *ctx, *budget;
+    size_t n_ctx, n_budget;
+    int64_t n_trials, n_chars; /* n_chars: of garbage, of the length under way */
+    int64_t at;                /* the length under way */
+    int64_t *correct;          /* [rows.n] what the rows got right */
+    json_t *table, *skipped;   /* for --json */
+} passkey;
+
+static int64_t key_of(const passkey *p, size_t trial)
+{
+    return passkey_key(p->c->seed, p->at, (int64_t)trial);
+}
+
+/* ---- options ---- */
 
 static status load(void *own, evaluation *ev, err *e)
 {
@@ -32,8 +55,8 @@ static json_t *config(const void *own)
 {
     const passkey *p = own;
     return json_pack("{s:o, s:I, s:s, s:b, s:b}", "ctx", report_sizes(p->ctx, p->n_ctx), "trials",
-                     (json_int_t)p->n_trials, "protocol", p->ev->prompter.decode ? "decode" : "prefill", "chars",
-                     p->o->chars, "ask_first", p->o->ask_first);
+                     (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", p->o->chars, "ask_first",
+                     p->o->ask_first);
 }
 
 /* ---- prompts ---- */
@@ -54,31 +77,28 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     passkey *p = own;
-    passkey_trials_free(p->trials, p->n_trials);
-    p->trials = NULL;
     if (k == p->n_ctx) return ST_OK;
     p->at = ev->at_least = p->ctx[k];
     p->n_chars = 4 * p->at; /* --chars: Quest's rule */
     snprintf(ev->label, sizeof ev->label, "passkey, %lld tokens", (long long)p->at);
     TRY(check_ctx(p, p->at, e));
     TRY(lineup_check(&ev->rows, p->c, &ev->g, p->at, e)); /* before a prompt of that length is made */
-    if (!p->o->chars) TRY(passkey_fit(&p->n_chars, ev->g.tok, p->at, p->o->ask_first, e));
     *n = (size_t)p->n_trials;
-    return passkey_trials(&p->trials, ev->g.tok, p->c->seed, p->at, p->n_chars, p->n_trials,
-                          ev->prompter.decode ? PASSKEY_TAIL : 0, p->o->ask_first, e);
+    return p->o->chars ? ST_OK : passkey_fit(&p->n_chars, ev->g.tok, p->at, p->o->ask_first, e);
 }
 
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     const utf8_text question = {PASSKEY_QUESTION, sizeof PASSKEY_QUESTION - 1};
-    passkey_trial *t = &((passkey *)own)->trials[i];
+    const passkey *p = own;
+    prompt_text text;
     out->index = (int64_t)i;
-    out->stop = &ev->eos;
     out->n_new = PASSKEY_NEW;
-    out->tokens.head = t->head;
-    out->tokens.tail = t->tail;
-    t->head = t->tail = (token_list){0};
-    return prompt_tokens_find(&out->hint.question, &out->tokens, ev->g.tok, question, e);
+    int64_t before = passkey_before(p->n_chars, (int64_t)i, p->n_trials);
+    status st = passkey_text(&text, p->n_chars, before, key_of(p, i), p->o->ask_first, e);
+    if (st == ST_OK) st = passkey_encode(&out->tokens, ev->g.tok, &text, ev->prompter.decode ? PASSKEY_TAIL : 0, e);
+    mem_free(text.s);
+    return st == ST_OK ? prompt_tokens_find(&out->hint.question, &out->tokens, ev->g.tok, question, e) : st;
 }
 
 /* ---- answers ---- */
@@ -93,7 +113,7 @@ static json_t *identity(const void *own, const evaluation_item *x)
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
 {
     const passkey *p = own;
-    int64_t key = p->trials[i].key;
+    int64_t key = key_of(p, i);
     (void)ev;
     (void)e;
     *members =
@@ -171,19 +191,129 @@ static void add_up(passkey *p)
     }
 }
 
+/* ---- the report ---- */
+
+/* What a row shows behind its interval: tokens attended, MB held by kind, MB read in a decode step by
+ * kind, and the key-cache access ratio. */
+static status print_costs(const passkey *p, const batch_run *r, err *e)
+{
+    double n = batch_attended(&r->stats, p->ev->g.m->config.n_kv), steps = (double)r->stats.steps;
+    if (n < 0)
+        return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
+                          (double)r->held.index / 1e6, "-", "-", "-");
+    return out_printf(e, " %10.1f %9.2f %9.2f %9.3f %9.3f %5.1f %%\n", n, (double)r->held.kv / 1e6,
+                      (double)r->held.index / 1e6, r->stats.kv_read / steps / 1e6, r->stats.index_read / steps / 1e6,
+                      100 * attn_key_access(&r->stats));
+}
+
+static status print_row(const passkey *p, size_t i, int width, err *e)
+{
+    const batch_run *run = &p->ev->rows.run[i];
+    char budget[24], counts[16], share[24], interval[32];
+    double low, high;
+    lineup_budget_text(budget, sizeof budget, &run->spec);
+    attn_budget_counts(&run->spec, counts);
+    if (p->ev->rows.why[i].code != ST_OK)
+        return out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, run->spec.text, budget,
+                          counts, "-", "-", "-", "-", "-", "-", "-", "-", "-");
+    stats_wilson((double)p->correct[i], p->n_trials, &low, &high);
+    snprintf(share, sizeof share, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
+    snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
+    TRY(out_printf(e, "%-*s %8s %-10s %10s %7.1f %% %17s", width, run->spec.text, budget, counts, share,
+                   100 * (double)p->correct[i] / (double)p->n_trials, interval));
+    return print_costs(p, run, e);
+}
+
+static status print_table(const passkey *p, err *e)
+{
+    int width = lineup_width(&p->ev->rows);
+    TRY(out_printf(e,
+                   "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
+                   "seed %llu",
+                   (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
+                   protocol_of(p->ev), (unsigned long long)p->c->seed));
+    TRY(lineup_print_terms(&p->ev->rows, p->c, e));
+    TRY(out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "counts",
+                   "correct", "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd",
+                   "keys"));
+    for (size_t i = 0; i < p->ev->rows.n; i++) TRY(print_row(p, i, width, e));
+    TRY(lineup_print_why(&p->ev->rows, e));
+    TRY(out_printf(e, "\n"));
+    return out_flush(e);
+}
+
+/* Bytes held by kind, and read by a decode step (null without one). */
+static void add_bytes(json_t *o, const batch_run *r)
+{
+    double n = (double)r->stats.steps;
+    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)r->held.kv));
+    json_object_set_new(o, "kv_bytes_peak", json_integer((json_int_t)r->peak.kv));
+    json_object_set_new(o, "index_bytes", json_integer((json_int_t)r->held.index));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)r->held.scratch));
+    json_object_set_new(o, "kv_read", n > 0 ? json_real(r->stats.kv_read / n) : json_null());
+    json_object_set_new(o, "index_read", n > 0 ? json_real(r->stats.index_read / n) : json_null());
+    json_object_set_new(o, "key_access", n > 0 ? json_real(attn_key_access(&r->stats)) : json_null());
+}
+
+static json_t *result_json(const passkey *p, size_t i)
+{
+    const batch_run *run = &p->ev->rows.run[i];
+    const int64_t correct = p->correct[i];
+    char params[512];
+    double low, high, n = batch_attended(&run->stats, p->ev->g.m->config.n_kv);
+    attn_spec_params(&run->spec, params, sizeof params);
+    stats_wilson((double)correct, p->n_trials, &low, &high);
+    json_t *o = json_pack("{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:f}", "attn", run->spec.text,
+                          "params", params, "budget", lineup_budget_json(&run->spec), "ctx", (json_int_t)p->at,
+                          "protocol", protocol_of(p->ev), "trials", (json_int_t)p->n_trials, "correct",
+                          (json_int_t)correct, "accuracy", (double)correct / (double)p->n_trials, "ci95", low, high,
+                          "attended", n < 0 ? json_null() : json_real(n), "seconds", (double)run->time_ns * 1e-9);
+    add_bytes(o, run);
+    return o;
+}
+
+static status add_json(passkey *p, err *e)
+{
+    int bad = 0;
+    for (size_t i = 0; p->c->json && i < p->ev->rows.n; i++) {
+        const attn_spec *s = &p->ev->rows.run[i].spec;
+        const err *why = &p->ev->rows.why[i];
+        if (why->code == ST_OK) bad |= json_array_append_new(p->table, result_json(p, i));
+        else
+            bad |= json_array_append_new(p->skipped, json_pack("{s:s, s:o, s:I, s:s}", "attn", s->text, "budget",
+                                                               lineup_budget_json(s), "ctx", (json_int_t)p->at,
+                                                               "reason", why->msg));
+    }
+    return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
+}
+
+static status write_json(void *run, evaluation *ev, err *e)
+{
+    passkey *p = run;
+    if (!p->c->json) return ST_OK;
+    json_t *options = json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
+                                report_sizes(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
+                                (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars,
+                                "seed", (json_int_t)p->c->seed);
+    json_t *table = p->table, *extra = json_pack("{s:o}", "skipped", p->skipped);
+    p->table = p->skipped = NULL;
+    return report_write(p->c, &ev->g, options, table, extra, e);
+}
+
+/* ---- the command ---- */
+
 static status passed(void *own, evaluation *ev, err *e)
 {
     passkey *p = own;
     (void)ev;
     add_up(p);
-    TRY(passkey_print(p, e));
-    return passkey_add_json(p, e);
+    TRY(print_table(p, e));
+    return add_json(p, e);
 }
 
 static void free_run(void *own)
 {
     passkey *p = own;
-    passkey_trials_free(p->trials, p->n_trials);
     json_decref(p->table);
     json_decref(p->skipped);
     mem_free(p->correct);
@@ -205,22 +335,16 @@ static const evaluation_kind evaluation_of_passkey = {.name = "passkey",
                                                       .judge = judge,
                                                       .costs = costs,
                                                       .passed = passed,
-                                                      .report = passkey_write_json,
+                                                      .report = write_json,
                                                       .free = free_run};
 
-static const cli_option options[] = {{.name = "protocol",
-                                      .arg = "decode|prefill",
-                                      AT(protocol),
-                                      .help = "feed the question token by token (default), or all at once"},
-                                     {.name = "chars",
-                                      .type = OPTION_FLAG,
-                                      AT_OWN(passkey_options, chars),
-                                      .help = "a length of N means 4N characters of filler, as in Quest"},
-                                     {.name = "ask-first",
-                                      .type = OPTION_FLAG,
-                                      AT_OWN(passkey_options, ask_first),
-                                      .help = "the question stands before the text too"},
-                                     {0}};
+static const cli_option options[] = {
+    OPTION("protocol", "decode|prefill", TEXT, AT(protocol),
+           "feed the question token by token (default), or all at once"),
+    OPTION("chars", NULL, FLAG, AT_OWN(passkey_options, chars),
+           "a length of N means 4N characters of filler, as in Quest"),
+    OPTION("ask-first", NULL, FLAG, AT_OWN(passkey_options, ask_first), "the question stands before the text too"),
+    {0}};
 
 const command passkey_command = {.name = "passkey",
                                  .args = "",

@@ -31,54 +31,45 @@ int64_t passkey_before(int64_t n, int64_t t, int64_t trials)
     return (int64_t)((__int128)n * (t + 1) / trials);
 }
 
-/* The first n characters of the endless garbage. (The reference stops after 10,000 sentences;
- * up to there the two agree.) Returns the end. */
-static char *put_garbage(char *at, int64_t n)
+/* Appends the first n characters of the endless garbage. (The reference stops after 10,000 sentences; up to there the
+ * two agree.) */
+static status add_garbage(prompt_text *out, int64_t n, err *e)
 {
     const int64_t period = sizeof garbage - 1;
-    for (int64_t i = 0; i < n; i += period) {
-        size_t len = (size_t)(n - i < period ? n - i : period);
-        memcpy(at, garbage, len);
-        at += len;
-    }
-    return at;
-}
-
-status passkey_text(char **out, size_t *len, int64_t n, int64_t before, int64_t key, bool ask_first, err *e)
-{
-    char needle[96], *at;
-    int needle_len = snprintf(needle, sizeof needle, "\nThe pass key is %lld. Remember it. %lld is the pass key.\n",
-                              (long long)key, (long long)key);
-    size_t asked_len = ask_first ? sizeof asked_first - 1 : 0;
-    size_t size = sizeof intro - 1 + asked_len + (size_t)needle_len + sizeof question - 1;
-    TRY(size_add(&size, size, (size_t)n, "passkey prompt", e));
-    TRY(mem_alloc((void **)out, size + 1, 1, "passkey prompt", e));
-    at = *out;
-    memcpy(at, intro, sizeof intro - 1);
-    memcpy(at + sizeof intro - 1, asked_first, asked_len);
-    at = put_garbage(at + sizeof intro - 1 + asked_len, before);
-    memcpy(at, needle, (size_t)needle_len);
-    at = put_garbage(at + needle_len, n - before);
-    memcpy(at, question, sizeof question); /* with its NUL */
-    *len = size;
+    for (; n > 0; n -= period) TRY(prompt_add(out, garbage, (size_t)(n < period ? n : period), e));
     return ST_OK;
 }
 
-static unsigned bos_flag(const tokenizer *tok)
+status passkey_text(prompt_text *out, int64_t n, int64_t before, int64_t key, bool ask_first, err *e)
 {
-    return tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0;
+    char needle[96];
+    *out = (prompt_text){0};
+    snprintf(needle, sizeof needle, "\nThe pass key is %lld. Remember it. %lld is the pass key.\n", (long long)key,
+             (long long)key);
+    TRY(prompt_puts(out, intro, e));
+    if (ask_first) TRY(prompt_puts(out, asked_first, e));
+    TRY(add_garbage(out, before, e));
+    TRY(prompt_puts(out, needle, e));
+    TRY(add_garbage(out, n - before, e));
+    return prompt_puts(out, question, e);
+}
+
+status passkey_encode(prompt_tokens *out, const tokenizer *tok, const prompt_text *text, size_t tail_chars, err *e)
+{
+    size_t head = text->n - (tail_chars < text->n ? tail_chars : text->n);
+    TRY(tokenizer_encode(tok, text->s, head, tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0, &out->head, e));
+    return head < text->n ? tokenizer_encode(tok, text->s + head, text->n - head, 0, &out->tail, e) : ST_OK;
 }
 
 static status count_tokens(int64_t *out, const tokenizer *tok, int64_t n, bool ask_first, err *e)
 {
-    char *text = NULL;
-    size_t len;
-    token_list ids = {0};
-    TRY(passkey_text(&text, &len, n, n / 2, PASSKEY_KEYS, ask_first, e));
-    status st = tokenizer_encode(tok, text, len, bos_flag(tok), &ids, e);
-    *out = (int64_t)ids.n;
-    token_list_free(&ids);
-    mem_free(text);
+    prompt_text text;
+    prompt_tokens t = {0};
+    status st = passkey_text(&text, n, n / 2, PASSKEY_KEYS, ask_first, e);
+    if (st == ST_OK) st = passkey_encode(&t, tok, &text, 0, e);
+    *out = (int64_t)t.head.n;
+    prompt_tokens_free(&t);
+    mem_free(text.s);
     return st;
 }
 
@@ -106,44 +97,6 @@ status passkey_fit(int64_t *n, const tokenizer *tok, int64_t ctx, bool ask_first
     }
     *n = best;
     return ST_OK;
-}
-
-static status encode_trial(passkey_trial *p, const tokenizer *tok, int64_t n, int64_t before, size_t tail_chars,
-                           bool ask_first, err *e)
-{
-    char *text;
-    size_t len;
-    TRY(passkey_text(&text, &len, n, before, p->key, ask_first, e));
-    size_t tail = tail_chars < len ? tail_chars : len, head = len - tail;
-    status st = tokenizer_encode(tok, text, head, bos_flag(tok), &p->head, e);
-    if (st == ST_OK && tail > 0) st = tokenizer_encode(tok, text + head, tail, 0, &p->tail, e);
-    mem_free(text);
-    return st;
-}
-
-status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx, int64_t n, int64_t trials,
-                      size_t tail_chars, bool ask_first, err *e)
-{
-    passkey_trial *p;
-    *out = NULL;
-    TRY(MEM_NEW(&p, (size_t)trials, e));
-    status st = ST_OK;
-    for (int64_t t = 0; t < trials && st == ST_OK; t++) {
-        p[t].key = passkey_key(seed, ctx, t);
-        st = encode_trial(&p[t], tok, n, passkey_before(n, t, trials), tail_chars, ask_first, e);
-    }
-    if (st != ST_OK) passkey_trials_free(p, trials);
-    else *out = p;
-    return st;
-}
-
-void passkey_trials_free(passkey_trial *p, int64_t trials)
-{
-    for (int64_t t = 0; p && t < trials; t++) {
-        token_list_free(&p[t].head);
-        token_list_free(&p[t].tail);
-    }
-    mem_free(p);
 }
 
 int64_t passkey_answer(const char *text, size_t len)

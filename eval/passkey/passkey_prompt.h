@@ -3,7 +3,7 @@
 #ifndef EVAL_PASSKEY_PROMPT_H
 #define EVAL_PASSKEY_PROMPT_H
 
-#include "tokenizer/tokenizer.h"
+#include "eval/prompt.h"
 
 #define PASSKEY_QUESTION "What is the pass key?"
 
@@ -21,25 +21,16 @@ int64_t passkey_key(uint64_t seed, int64_t ctx, int64_t t);
 /* Garbage characters before the key of trial t of `trials`: depth 100 (t + 1) / trials percent. */
 int64_t passkey_before(int64_t n, int64_t t, int64_t trials);
 
-/* The prompt with n characters of garbage, `before` of them in front of the key. ask_first: the
- * question stands before the garbage too. *out is NUL-terminated ASCII, freed with mem_free. */
-status passkey_text(char **out, size_t *len, int64_t n, int64_t before, int64_t key, bool ask_first, err *e);
+/* Writes the prompt with n characters of garbage, `before` of them in front of the key. ask_first: the question stands
+ * before the garbage too. *out is freed also after an error. */
+status passkey_text(prompt_text *out, int64_t n, int64_t before, int64_t key, bool ask_first, err *e);
+/* Encodes a prompt: its last characters, at most tail_chars, go into the tail; BOS goes into the head, where the
+ * model's tokenizer adds it. */
+status passkey_encode(prompt_tokens *out, const tokenizer *tok, const prompt_text *text, size_t tail_chars, err *e);
 
 /* The largest n, a multiple of 128, whose prompt (key 50000, depth 50 %) fits in ctx tokens with
  * the new and the spare ones. ST_USAGE when not even the prompt without garbage does. */
 status passkey_fit(int64_t *n, const tokenizer *tok, int64_t ctx, bool ask_first, err *e);
-
-/* One prompt in tokens. */
-typedef struct {
-    token_list head; /* prefilled; BOS included where the model's tokenizer adds it */
-    token_list tail; /* fed token by token; empty for protocol prefill */
-    int64_t key;
-} passkey_trial;
-
-/* Prompts of `trials` trials; tail_chars 0: protocol prefill. *out: passkey_trials_free. */
-status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx, int64_t n, int64_t trials,
-                      size_t tail_chars, bool ask_first, err *e);
-void passkey_trials_free(passkey_trial *p, int64_t trials);
 
 /* Value of the first run of digits in the answer, -1 if there is none; INT64_MAX if too long. */
 int64_t passkey_answer(const char *text, size_t len);

@@ -314,9 +314,9 @@ static json_t *config(const void *own)
     const sampler_options *s = &r->sampling;
     return json_pack("{s:s, s:I, s:I, s:I, s:s, s:f, s:i, s:f, s:f, s:i, s:b, s:o}", "rules", r->protocol.name,
                      "problems", (json_int_t)r->n, "samples", (json_int_t)r->n_samples, "max_new_tokens",
-                     (json_int_t)r->n_new, "protocol", r->ev->prompter.decode ? "decode" : "prefill", "temperature",
-                     s->temp, "top_k", s->top_k, "top_p", s->top_p, "min_p", s->min_p, "shots", r->o->shots,
-                     "fix_commas", r->o->fix_commas, "stop", stops_json(r));
+                     (json_int_t)r->n_new, "protocol", protocol_of(r->ev), "temperature", s->temp, "top_k", s->top_k,
+                     "top_p", s->top_p, "min_p", s->min_p, "shots", r->o->shots, "fix_commas", r->o->fix_commas, "stop",
+                     stops_json(r));
 }
 
 /* The answer that one metric finds, and its score. */
@@ -586,7 +586,7 @@ static status print_title(const answers *a, err *e)
     TRY(out_printf(e, "%s, rules %s: %zu problems", ev->kind->name, r->protocol.name, r->n));
     if (r->task == REASON_MMLU)
         TRY(out_printf(e, ", %d shots (%zu prompts with fewer), protocol %s", r->o->shots, r->fewer_shots,
-                       ev->prompter.decode ? "decode" : "prefill"));
+                       protocol_of(ev)));
     else
         TRY(out_printf(e, ", %zu generation%s each of at most %zu tokens", r->n_samples, r->n_samples == 1 ? "" : "s",
                        r->n_new));
@@ -638,18 +638,12 @@ static json_t *options_json(const void *own)
                      "top_k", r->sampling.top_k, "top_p", r->sampling.top_p);
 }
 
-static size_t count(const void *own)
-{
-    return ((const reason_run *)own)->ev->n_samples;
-}
-
 static const answers_layout layout = {.answer = answer_of,
                                       .title = print_title,
                                       .lines = print_accuracies,
                                       .costs = print_generations,
                                       .cells = add_row,
-                                      .options = options_json,
-                                      .count = count};
+                                      .options = options_json};
 
 /* ---- the commands ---- */
 

@@ -74,7 +74,7 @@ static json_t *config(const void *own)
     for (size_t i = 0; i < RULER_TASKS; i++)
         if (in->runs[i]) json_object_set_new(tasks, ruler_tasks[i].name, json_integer((json_int_t)in->samples[i]));
     json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", word(in->o->answer_prefix, "on"),
-                          "protocol", r->ev->prompter.decode ? "decode" : "prefill");
+                          "protocol", protocol_of(r->ev));
     bool good = o && from && json_object_update(o, from) == 0;
     json_decref(from);
     if (good) return o;
@@ -384,9 +384,8 @@ static status print_title(const answers *a, err *e)
     const ruler_options *o = r->in.o;
     const evaluation *ev = r->ev;
     return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
-                      ev->c->data ? "as in the data" : word(o->template, "base"),
-                      ev->prompter.decode ? "decode" : "prefill", word(o->answer_prefix, "on"),
-                      (unsigned long long)ev->c->seed);
+                      ev->c->data ? "as in the data" : word(o->template, "base"), protocol_of(ev),
+                      word(o->answer_prefix, "on"), (unsigned long long)ev->c->seed);
 }
 
 /* An empty line follows. */

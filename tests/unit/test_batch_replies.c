@@ -56,7 +56,7 @@ typedef struct {
     model *m;
     decoder *d;
     tokenizer *tok;
-    passkey_trial *trials;
+    prompt_tokens trials[N_PROMPTS];
     token_list stop;
     batch_prompt prompt[N_PROMPTS];
 } fixture;
@@ -73,10 +73,14 @@ static status fixture_open(fixture *f, size_t tail, err *e)
     TRY(decoder_create(&f->d, f->m, &d, e));
     TRY(tokenizer_open(&f->tok, dir, e));
     TRY(tokenizer_eos_ids(f->tok, &f->stop, e));
-    TRY(passkey_trials(&f->trials, f->tok, 1, 1, 384, N_PROMPTS, tail, false, e));
-    for (size_t i = 0; i < N_PROMPTS; i++) {
-        const passkey_trial *t = &f->trials[i];
-        size_t cut = t->tail.n > 0 ? 7 * i : 0; /* tokens of the tail that are left out */
+    for (int64_t i = 0; i < N_PROMPTS; i++) {
+        prompt_tokens *t = &f->trials[i];
+        prompt_text text;
+        TRY(passkey_text(&text, 384, passkey_before(384, i, N_PROMPTS), passkey_key(1, 1, i), false, e));
+        status st = passkey_encode(t, f->tok, &text, tail, e);
+        mem_free(text.s);
+        TRY(st);
+        size_t cut = t->tail.n > 0 ? 7 * (size_t)i : 0; /* tokens of the tail that are left out */
         f->prompt[i] = (batch_prompt){.head = t->head.ids,
                                       .n_head = t->head.n - i,
                                       .tail = t->tail.ids + cut,
@@ -90,7 +94,7 @@ static status fixture_open(fixture *f, size_t tail, err *e)
 
 static void fixture_close(fixture *f)
 {
-    passkey_trials_free(f->trials, N_PROMPTS);
+    for (size_t i = 0; i < N_PROMPTS; i++) prompt_tokens_free(&f->trials[i]);
     token_list_free(&f->stop);
     tokenizer_free(f->tok);
     decoder_free(f->d);

@@ -34,33 +34,31 @@ static void test_text(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         err e = {0};
-        char *text = NULL;
-        size_t len = 0;
+        prompt_text text;
         int64_t n = cases[i].n;
-        is_ok(passkey_text(&text, &len, n, passkey_before(n, cases[i].percent - 1, 100), cases[i].key, false, &e), &e,
+        is_ok(passkey_text(&text, n, passkey_before(n, cases[i].percent - 1, 100), cases[i].key, false, &e), &e,
               "text with %lld characters of garbage", (long long)n);
-        is_int((long long)len, (long long)cases[i].len, "its length");
-        ok(text && strlen(text) == len, "it ends with a NUL");
-        ok(text && fnv1a(text, len) == cases[i].fnv, "its content");
-        mem_free(text);
+        is_int((long long)text.n, (long long)cases[i].len, "its length");
+        ok(text.s && strlen(text.s) == text.n, "it ends with a NUL");
+        ok(text.s && fnv1a(text.s, text.n) == cases[i].fnv, "its content");
+        mem_free(text.s);
     }
 }
 
 static void test_ask_first(void)
 {
     static const char asked[] = "\nWhat is the pass key?\n";
-    char *plain = NULL, *first = NULL, *at;
-    size_t len = 0, plain_len = 0;
+    prompt_text plain, first;
     err e = {0};
-    is_ok(passkey_text(&plain, &plain_len, 1000, 300, 42, false, &e), &e, "plain text");
-    is_ok(passkey_text(&first, &len, 1000, 300, 42, true, &e), &e, "the question stands before the text too");
-    at = strchr(first, '\n');
-    is_int((long long)len, (long long)(plain_len + strlen(asked) - 1), "it is longer by it");
+    is_ok(passkey_text(&plain, 1000, 300, 42, false, &e), &e, "plain text");
+    is_ok(passkey_text(&first, 1000, 300, 42, true, &e), &e, "the question stands before the text too");
+    char *at = strchr(first.s, '\n');
+    is_int((long long)first.n, (long long)(plain.n + strlen(asked) - 1), "it is longer by it");
     ok(at && strncmp(at, asked, strlen(asked)) == 0, "behind the intro");
     memmove(at, at + strlen(asked) - 1, strlen(at + strlen(asked) - 1) + 1);
-    ok(strcmp(first, plain) == 0, "the rest is the same");
-    mem_free(plain);
-    mem_free(first);
+    ok(strcmp(first.s, plain.s) == 0, "the rest is the same");
+    mem_free(plain.s);
+    mem_free(first.s);
 }
 
 static void test_schedule(void)
@@ -108,15 +106,14 @@ static void test_answer(void)
 
 static int64_t tokens_of(const tokenizer *tok, int64_t n)
 {
-    char *text = NULL;
-    size_t len;
+    prompt_text text;
     token_list ids = {0};
     err e = {0};
-    if (passkey_text(&text, &len, n, n / 2, 50000, false, &e) == ST_OK)
-        tokenizer_encode(tok, text, len, tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0, &ids, &e);
+    if (passkey_text(&text, n, n / 2, 50000, false, &e) == ST_OK)
+        tokenizer_encode(tok, text.s, text.n, tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0, &ids, &e);
     int64_t count = (int64_t)ids.n;
     token_list_free(&ids);
-    mem_free(text);
+    mem_free(text.s);
     return count;
 }
 
@@ -138,40 +135,39 @@ static void test_fit(const tokenizer *tok, const char *name)
     is_err(passkey_fit(&n, tok, least - 1, false, &e), &e, ST_USAGE, "too short", "one token less is refused");
 }
 
-static void test_trials(const tokenizer *tok, const char *name)
+static void test_encode(const tokenizer *tok, const char *name)
 {
     err e = {0};
-    passkey_trial *p = NULL;
-    char *text = NULL, *got = NULL;
-    size_t len = 0, got_len = 0;
-    unsigned bos = tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0;
-    is_ok(passkey_trials(&p, tok, 3, 999, 1024, 4, 400, false, &e), &e, "%s: trials", name);
-    if (!p) return;
-    is_int(p[2].key, passkey_key(3, 999, 2), "their keys");
-    passkey_text(&text, &len, 1024, 768, p[2].key, false, &e);
+    prompt_text text, little;
+    prompt_tokens t = {0}, whole = {0}, small = {0};
     token_list head = {0}, tail = {0};
-    tokenizer_encode(tok, text, len - 400, bos, &head, &e);
-    tokenizer_encode(tok, text + len - 400, 400, 0, &tail, &e);
-    ok(head.n == p[2].head.n && memcmp(head.ids, p[2].head.ids, head.n * sizeof *head.ids) == 0, "head");
-    ok(tail.n == p[2].tail.n && memcmp(tail.ids, p[2].tail.ids, tail.n * sizeof *tail.ids) == 0,
+    char *got = NULL;
+    size_t got_len = 0;
+    unsigned bos = tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0;
+    passkey_text(&text, 1024, 768, 42, false, &e);
+    is_ok(passkey_encode(&t, tok, &text, 400, &e), &e, "%s: a prompt in two parts", name);
+    tokenizer_encode(tok, text.s, text.n - 400, bos, &head, &e);
+    tokenizer_encode(tok, text.s + text.n - 400, 400, 0, &tail, &e);
+    ok(head.n == t.head.n && memcmp(head.ids, t.head.ids, head.n * sizeof *head.ids) == 0, "head");
+    ok(tail.n == t.tail.n && memcmp(tail.ids, t.tail.ids, tail.n * sizeof *tail.ids) == 0,
        "the last 400 characters are tokenized by themselves");
-    ok(!bos || (p[2].head.ids[0] == tokenizer_bos(tok) && p[2].tail.ids[0] != tokenizer_bos(tok)),
+    ok(!bos || (t.head.ids[0] == tokenizer_bos(tok) && t.tail.ids[0] != tokenizer_bos(tok)),
        "BOS in front of the head alone");
-    is_ok(tokenizer_decode(tok, p[2].tail.ids, p[2].tail.n, false, &got, &got_len, &e), &e, "decode");
-    ok(got_len >= 400 && strcmp(got + got_len - 400, text + len - 400) == 0, "the tail's text");
-    mem_free(got);
+    is_ok(tokenizer_decode(tok, t.tail.ids, t.tail.n, false, &got, &got_len, &e), &e, "decode");
+    ok(got_len >= 400 && strcmp(got + got_len - 400, text.s + text.n - 400) == 0, "the tail's text");
+    is_ok(passkey_encode(&whole, tok, &text, 0, &e), &e, "%s: protocol prefill", name);
+    ok(whole.tail.n == 0 && whole.head.n > 0, "has no tail");
+    passkey_text(&little, 0, 0, 42, false, &e);
+    is_ok(passkey_encode(&small, tok, &little, 400, &e), &e, "%s: a prompt shorter than the tail", name);
+    ok(small.head.n == (bos ? 1 : 0) && small.tail.n > 0, "has BOS at most in its head");
+    prompt_tokens_free(&t);
+    prompt_tokens_free(&whole);
+    prompt_tokens_free(&small);
     token_list_free(&head);
     token_list_free(&tail);
-    passkey_trials_free(p, 4);
-    p = NULL;
-    is_ok(passkey_trials(&p, tok, 3, 999, 1024, 4, 0, false, &e), &e, "%s: protocol prefill", name);
-    ok(p && p[0].tail.n == 0 && p[0].head.n > 0, "has no tail");
-    if (p) passkey_trials_free(p, 4);
-    p = NULL;
-    is_ok(passkey_trials(&p, tok, 3, 999, 0, 1, 400, false, &e), &e, "%s: a prompt shorter than the tail", name);
-    ok(p && p[0].head.n == (bos ? 1 : 0) && p[0].tail.n > 0, "has BOS at most in its head");
-    if (p) passkey_trials_free(p, 1);
-    mem_free(text);
+    mem_free(got);
+    mem_free(text.s);
+    mem_free(little.s);
 }
 
 int main(void)
@@ -193,7 +189,7 @@ int main(void)
         }
         if (!is_ok(st, &e, "%s: tokenizer", models[i])) continue;
         test_fit(tok, models[i]);
-        test_trials(tok, models[i]);
+        test_encode(tok, models[i]);
         tokenizer_free(tok);
     }
     return tap_done();
