@@ -72,45 +72,6 @@ static buf biases(op_run *x, const attn_job *j, size_t stride)
     return out;
 }
 
-/* Attention by its formula, over the rows that a test holds as floats. */
-static void oracle(op_run *x, const attn_job *j, const float *bias, float *out, float *lse)
-{
-    const kv_rows *r = &j->rows;
-    size_t d = r->head_dim, row = 4 * d, n_rows = r->n_kv_heads * r->cap;
-    size_t words = j->n_lists * j->idx_stride;
-    float *q = op_see(x, j->q, j->n_heads * row), *k = op_see(x, r->k, n_rows * row),
-          *v = op_see(x, r->v, n_rows * row);
-    int32_t *idx = j->idx.p ? op_see(x, j->idx, 4 * words) : NULL;
-    int64_t *range = j->range.p ? op_see(x, j->range, 16 * j->n_lists) : NULL;
-    for (size_t h = 0; h < j->n_heads; h++) {
-        size_t kv = h / (j->n_heads / r->n_kv_heads), l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? h : kv;
-        int64_t first = range ? range[2 * l] : j->first, n = range ? range[2 * l + 1] : j->n_max;
-        double sum = 0, acc[256] = {0};
-        for (int64_t i = 0; i < n; i++) {
-            size_t at = (size_t)(first + i), slot = idx ? (size_t)idx[l * j->idx_stride + at] : at;
-            double s = 0;
-            for (size_t c = 0; c < d; c++) s += (double)q[h * d + c] * (double)k[(kv * r->cap + slot) * d + c];
-            double w = exp((double)j->scale * s) * exp((double)bias[h * j->bias_stride + (size_t)i]);
-            for (size_t c = 0; c < d; c++) acc[c] += w * (double)v[(kv * r->cap + slot) * d + c];
-            sum += w;
-        }
-        for (size_t c = 0; c < d; c++) out[h * d + c] = sum > 0 ? (float)(acc[c] / sum) : 0;
-        lse[h] = (float)log(sum);
-    }
-    free(q), free(k), free(v), free(idx), free(range);
-}
-
-static void against_oracle(op_run *x, const attn_job *j)
-{
-    size_t n = j->n_heads * j->rows.head_dim, heads = j->n_heads;
-    float *want = xmalloc(4 * n), *lse = xmalloc(4 * heads), *bias = op_see(x, j->bias, 4 * heads * j->bias_stride);
-    float *got = op_see(x, j->out, 4 * n), *got_lse = op_see(x, j->lse, 4 * heads);
-    oracle(x, j, bias, want, lse);
-    op_note(x, nmse(got, want, n) < 1e-10, "not the output of the formula: %g", nmse(got, want, n));
-    op_note(x, nmse(got_lse, lse, heads) < 1e-10, "not the log-sum-exp of the formula");
-    free(want), free(lse), free(bias), free(got), free(got_lse);
-}
-
 enum { P_DIM, P_GROUP, P_N, P_TYPE, P_LISTS, P_SEEN, P_BAND, P_BITS, P_TOK, P_ROUNDED };
 
 static op_shape shape_of(const int64_t *p)
@@ -171,7 +132,6 @@ static void decode_biased(op_run *x, const int64_t *p)
     j.read = op_read(x);
     j.scores = op_inout(x, NULL, 4 * j.n_heads * j.score_stride, UNIT, 1e-4);
     run(x, &j, false);
-    if (s.type == DT_F32 && !s.bits && s.seen == SEEN_ALL) against_oracle(x, &j);
     none.out = op_out(x, out, NMSE, allowed(x, &s, false));
     run(x, &none, false);
     buf plain = none.out;

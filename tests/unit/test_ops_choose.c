@@ -318,18 +318,6 @@ static void quest(op_run *x, const int64_t *p)
     o->score(x->be, &of_pages, 1);
     o->score(x->be, &of_some, 1);
     o->score(x->be, &of_wide, 1);
-    float *s = op_see(x, score, 4 * heads * stride), *up = op_see(x, above, 4 * heads * stride),
-          *query = op_see(x, q, 4 * heads * dim), key[256];
-    rows.k = (buf){op_see(x, rows.k, KV * n * dim * dtype_size(t))};
-    for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < n; i++) {
-            float of = s[h * stride + i / page];
-            ref_k_row(key, &rows, h / (size_t)p[1], (int64_t)i);
-            float exact = ref_dot16(query + h * dim, key, dim);
-            op_note(x, of >= exact && (page > 1 || of == exact), "token %zu scores more than its page", i);
-            op_note(x, up[h * stride + i / page / 8] >= of, "page %zu scores more than its span", i / page);
-        }
-    free(s), free(up), free(query), free(rows.k.p);
 }
 
 /* Means of pages: all at once; and back to the half, then one by one. The newest page is that of the exact keys. */

@@ -9,28 +9,6 @@
 
 enum { KV = 3 };
 
-/* What a sample of most tokens holds: as many as it may, ascending, in strata that hold all that is left. */
-static void check_sample(op_run *x, const tail_sample_job *j)
-{
-    size_t lists = j->of.n_lists, heads = j->of.n_heads, most = j->rows;
-    int32_t *idx = op_see(x, j->idx, lists * most * 4);
-    int64_t *range = op_see(x, j->range, lists * 16), *left = op_see(x, j->left, lists * 8);
-    float *bias = op_see(x, j->bias, heads * most * 4);
-    for (size_t l = 0; l < lists; l++) {
-        int64_t b = range[2 * l + 1], want = left[l] < (int64_t)most ? left[l] : (int64_t)most;
-        double all = 0;
-        op_note(x, b == want && range[2 * l] == 0, "list %zu: %lld of %lld tokens", l, (long long)b,
-                (long long)left[l]);
-        for (int64_t i = 0; i < b; i++) {
-            int32_t slot = idx[l * most + (size_t)i];
-            op_note(x, slot < j->n && slot > (i ? idx[l * most + (size_t)i - 1] : -1), "list %zu: slot %d", l, slot);
-            all += exp((double)bias[l * heads / lists * most + (size_t)i]);
-        }
-        op_note(x, fabs(all - (double)left[l]) < 1e-3, "list %zu: %g of %lld tokens", l, all, (long long)left[l]);
-    }
-    free(idx), free(range), free(left), free(bias);
-}
-
 /* A sample of what lists leave, attention over both, and the share of the sample's. */
 static void sample(op_run *x, const int64_t *p)
 {
@@ -51,8 +29,6 @@ static void sample(op_run *x, const int64_t *p)
     other.idx = op_out(x, lists * most * 4, BITS, 0), other.range = op_out(x, lists * 16, BITS, 0);
     other.left = op_out(x, lists * 8, BITS, 0), other.bias = op_out(x, heads * most * 4, UNIT, 1e-6);
     x->be->ops->tail->sample(x->be, (tail_sample_job[]){j, other}, 2);
-    check_sample(x, &other);
-    check_sample(x, &j);
     size_t lse = heads * 4;
     buf parts = op_in(x, NULL, 2 * lse), out = op_in(x, NULL, heads * s.dim * 4);
     drawn = *of;
@@ -66,18 +42,6 @@ static void sample(op_run *x, const int64_t *p)
     tail_missed_job m = {.of = drawn, .left = j.left, .parts = parts, .n_parts = 2, .stride = heads};
     m.out = op_out(x, heads * 8, UNIT, 1e-4);
     x->be->ops->tail->missed(x->be, &m, 1);
-    float *both = op_see(x, parts, 2 * lse), *got = op_see(x, m.out, heads * 8);
-    uint64_t *read = op_see(x, drawn.read, READ_KINDS * 8);
-    double sum = 0;
-    for (size_t h = 0; h < heads; h++) {
-        double want = 1 / (1 + exp((double)both[h] - (double)both[heads + h]));
-        sum += (double)got[2 * h];
-        op_note(x, fabs(want - (double)got[2 * h]) < 1e-5, "head %zu: %g is missed, not %g", h, (double)got[2 * h],
-                want);
-    }
-    op_note(x, read[READ_MEASURED] == heads && fabs((double)read[READ_MISSED] / READ_ONE - sum) < 1e-6,
-            "counts: %g, not %g", (double)read[READ_MISSED] / READ_ONE, sum);
-    free(both), free(got), free(read);
 }
 
 /* Logits 0, 1, 3, 2 of four of eight tokens that are left, with the logarithm of 2 each, beside an attended one of 4:

@@ -262,26 +262,6 @@ static void check_single(combination *c, attn_seq *s)
     note(c, equal, "U3: one by one");
 }
 
-/* The last token taken back and fed again. Over codes that may be refused. */
-static void check_back(combination *c, attn_seq *s)
-{
-    err e = {0};
-    rig *r = c->r;
-    bool exact = !kv_has_codes(&attn_seq_spec(s)->kv);
-    if (evicts(c->s, attn_seq_spec(s)) || (c->s->flags & WINDOWED)) return;
-    for (int n = 3; n < STEPS - 1; n += 2) {
-        attn_seq_reset(s);
-        rig_prompt(r, &s, 1, P1, 64, NULL);
-        steps(r, s, other.step1, n);
-        bool back = attn_seq_rewind(s, P1 + n - 1, &e) == ST_OK;
-        note(c, back || !exact, "going back is refused");
-        if (!back) continue;
-        steps(r, s, other.step1 + n - 1, 2);
-        note(c, same(r, other.step1[n - 1], alone.step1[n - 1], T_LAYERS), "a step again");
-        note(c, same(r, other.step1[n], alone.step1[n], T_LAYERS), "after a step again");
-    }
-}
-
 /* Where a store holds raw keys it rounds other numbers: the same bits where it does not round, the same up to its
  * rounding else; over codes what is left is that a prompt is not quantized before its end. */
 static bool raw_is_full(const combination *c, const attn_spec *spec)
@@ -373,7 +353,6 @@ static void check_one(rig *r, int s, int k)
     memcpy(kept[n_kept++].step, alone.step1, sizeof alone.step1);
     check_again(&c, seq);
     check_single(&c, seq);
-    check_back(&c, seq);
     check_all(&c);
     check_forced(&c, attn_seq_spec(seq));
     attn_seq_free(seq);
