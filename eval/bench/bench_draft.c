@@ -3,8 +3,6 @@
  * what --draft of generate runs, but for the choice of a token. */
 #include "config.h"
 
-#include "eval/bench/bench_draft.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -75,7 +75,8 @@ status bench_fill(bench_case *c, size_t batch, bench_result *r, err *e);
 /* After bench_fill: times greedy tokens with the first `batch` sessions; EOS is ignored. */
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 
-/* The command. */
-status bench_all(const cli *c, err *e);
+/* `bench --draft SPEC --accept P`: single steps against drafted ones at each context, if a fraction P of the drafted
+ * tokens is right. Of random rows and weights none is. */
+status bench_drafts(const cli *c, err *e);
 
 #endif

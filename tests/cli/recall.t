@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: MIT
 # eval recall: on text (the built-in model) and on tensors of a file.
 . "$SRCDIR/tests/cli/lib.sh"
+# json NAME FILTER: --json of the last run holds a condition.
+if command -v jq >/dev/null; then
+    json() { check "$1" jq -e "$2" "$tmp/r.json"; }
+else
+    json() { skip "$1: no jq"; }
+fi
 
 # Five keys of four channels, of which the first is 3 0 2 0 1; two query heads that ask for the first channel.
 head='{"q":{"dtype":"F32","shape":[2,1,4],"data_offsets":[0,32]},"k":{"dtype":"F32","shape":[1,5,4],"data_offsets":[32,112]}}'
@@ -36,28 +42,20 @@ if grep -q 'built without SentencePiece' "$tmp/err"; then
 fi
 run eval recall -f "$SRCDIR/README.md" --ctx 512 --queries 4 --attn kivi,streaming:sink=0 --budget 128 --skip 0 \
     --json "$tmp/r.json" --quiet
-if command -v jq >/dev/null; then
-    check "what is in codes, evicted: as if only the exact tokens had been kept" \
-        jq -e '[.results[] | if .attn == "kivi" then .evicted_err else -.out_err end] | add | fabs < 1e-3' "$tmp/r.json"
-    check "in codes it costs less" \
-        jq -e '[.results[] | select(.attn == "kivi") | .out_err - .evicted_err] | add < 0' "$tmp/r.json"
-else
-    skip "jq is not there"
-fi
+json "what is in codes, evicted: as if only the exact tokens had been kept" \
+    '[.results[] | if .attn == "kivi" then .evicted_err else -.out_err end] | add | fabs < 1e-3'
+json "in codes it costs less" '[.results[] | select(.attn == "kivi") | .out_err - .evicted_err] | add < 0'
 run eval recall -f "$SRCDIR/README.md" --ctx 512 --queries 4 --attn full,full:kv=hf4/r=2,full:kv=hf2/r=2,streaming:sink=0,h2o:kv=hf2 --budget 128 \
     --skip 0 --distributions --json "$tmp/r.json" --quiet
 out_has "attention distributions" "a table of distributions"
-if command -v jq >/dev/null; then
-    check "dropping is twice the mass of what is gone" \
-        jq -e '[.results[] | select(.attn == "streaming:sink=0") | .attn_l1 - 2 * (1 - .mass) | fabs] | max < 1e-8' "$tmp/r.json"
-    check "full attention has no distance, fewer bits have more, dropping has most" jq -e '
-        def l1($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
-        l1("full"; "attn_l1") < 1e-9 and l1("full:kv=hf4/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1") and
-        l1("full:kv=hf2/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1_evicted")' "$tmp/r.json"
-    check "an evictor over codes: no distance is known" jq -e '[.results[] | select(.attn == "h2o:kv=hf2") | .attn_l1] | unique == [null]' "$tmp/r.json"
-else
-    skip "jq is not there"
-fi
+json "dropping is twice the mass of what is gone" \
+    '[.results[] | select(.attn == "streaming:sink=0") | .attn_l1 - 2 * (1 - .mass) | fabs] | max < 1e-8'
+json "full attention has no distance, fewer bits have more, dropping has most" '
+    def l1($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
+    l1("full"; "attn_l1") < 1e-9 and l1("full:kv=hf4/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1") and
+    l1("full:kv=hf2/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1_evicted")'
+json "an evictor over codes: no distance is known" \
+    '[.results[] | select(.attn == "h2o:kv=hf2") | .attn_l1] | unique == [null]'
 refused 2 "--distributions: not with --tensors" "distributions of tensors" \
     eval recall --tensors "$tmp/t.safetensors" --attn fier --distributions
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn full,quest,fier,streaming --budget 64,256 --skip 0 --json "$tmp/r.json" --quiet
@@ -73,43 +71,31 @@ else
 fi
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier,fier:tail=sample:64 --budget 64 --skip 0 --json "$tmp/r.json" --quiet
 out_has "tail err" "a column for the error with a sample"
-if command -v jq >/dev/null; then
-    check "the sample's error stands beside that of the tokens, which stays as it is" jq -e '
-        def sum($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
-        (sum("fier"; "out_err") - sum("fier:tail=sample:64"; "out_err") | fabs) < 1e-4 and
-        sum("fier:tail=sample:64"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
-        sum("fier"; "tail_out_err") == null' "$tmp/r.json"
-else
-    skip "jq is not there"
-fi
+json "the sample's error stands beside that of the tokens, which stays as it is" '
+    def sum($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
+    (sum("fier"; "out_err") - sum("fier:tail=sample:64"; "out_err") | fabs) < 1e-4 and
+    sum("fier:tail=sample:64"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
+    sum("fier"; "tail_out_err") == null'
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier:tail=sample:16,fier:gqa=per_q:tail=sample:256 --budget 64 --skip 0 \
     --json "$tmp/r.json" --quiet
 out_has "missed mass, as samples measured it" "a table of what was missed"
-if command -v jq >/dev/null; then
-    check "what a sample says was missed, its interval, and what was missed" jq -e '
-        [.results[] | .ci95[0] <= .missed_mass and .missed_mass <= .ci95[1] and
-         (.missed_mass_exact + .mass - 1 | fabs) < 1e-9 and .ci95_holds >= 0 and .ci95_holds <= 1] | all' "$tmp/r.json"
-    check "a sample of all that was missed is exact" jq -e '[.results[] | select(.attn | test("256")) |
-        .ci95[1] - .ci95[0] == 0 and (.missed_mass - .missed_mass_exact | fabs) < 1e-3 and .tail_out_err < 1e-2 and .ci95_holds == 1] | all' "$tmp/r.json"
-else
-    skip "jq is not there"
-fi
+json "what a sample says was missed, its interval, and what was missed" '
+    [.results[] | .ci95[0] <= .missed_mass and .missed_mass <= .ci95[1] and
+     (.missed_mass_exact + .mass - 1 | fabs) < 1e-9 and .ci95_holds >= 0 and .ci95_holds <= 1] | all'
+json "a sample of all that was missed is exact" '[.results[] | select(.attn | test("256")) |
+    .ci95[1] - .ci95[0] == 0 and (.missed_mass - .missed_mass_exact | fabs) < 1e-3 and .tail_out_err < 1e-2 and .ci95_holds == 1] | all'
 run eval recall -f "$SRCDIR/README.md" --ctx 700 --queries 3 --attn full,quest,codes,codes:budget=140:min=1 --kv kivi4:r=64 \
     --certify 0.1 --skip 0 --json "$tmp/r.json" --quiet
 check "recall with certificates runs" test "$status" -eq 0
 out_has "quest: --certify: bounds from pages" "what certifies nothing is left out"
 out_has "codes: 100.0 % certified; their bound is" "all heads are certified"
-if command -v jq >/dev/null; then
-    check "what is missed is below the bound, and that below what was asked for" jq -e '
-        [.results[] | .certified // empty | select(.share > 0) | .missed_most <= .bound_most and .bound_most <= 0.1] |
-        length > 6 and all' "$tmp/r.json"
-    check "not everything is attended" jq -e '[.results[] | select(.attn == "codes") | .selected] | min < 600' "$tmp/r.json"
-    check "with a bound on tokens some heads miss it" jq -e '
-        [.results[] | select(.attn == "codes:budget=140:min=1") | .certified.share] | add / length | . > 0 and . < 1' "$tmp/r.json"
-    check "full attention has no certificate" jq -e '[.results[] | select(.attn == "full") | .certified] | unique == [null]' "$tmp/r.json"
-else
-    skip "jq is not there"
-fi
+json "what is missed is below the bound, and that below what was asked for" '
+    [.results[] | .certified // empty | select(.share > 0) | .missed_most <= .bound_most and .bound_most <= 0.1] |
+    length > 6 and all'
+json "not everything is attended" '[.results[] | select(.attn == "codes") | .selected] | min < 600'
+json "with a bound on tokens some heads miss it" '
+    [.results[] | select(.attn == "codes:budget=140:min=1") | .certified.share] | add / length | . > 0 and . < 1'
+json "full attention has no certificate" '[.results[] | select(.attn == "full") | .certified] | unique == [null]'
 refused 2 "the offset of a run is one byte and may wrap" "codes without a bound" \
     eval recall -f "$SRCDIR/README.md" --ctx 256 --attn codes --kv hf4 --certify 0.1
 refused 2 "attends prompts without choosing" "--window of what does not choose there" \
