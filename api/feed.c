@@ -9,11 +9,6 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
-static size_t vocab_of(const kvasir_model *m)
-{
-    return (size_t)m->m->config.vocab;
-}
-
 /* ---- rewinding ---- */
 
 /* Forgets ids; a sampler that has counted one of them goes. */
@@ -75,7 +70,7 @@ static kvasir_score score_of(const float *logits, size_t vocab, int32_t id)
 /* The first of the tokens that are fed, from the logits there are. */
 static kvasir_score first_score(const kvasir_session *s, int32_t id)
 {
-    return s->has_logits ? score_of(s->logits, vocab_of(s->m), id) : (kvasir_score){NAN, -1};
+    return s->has_logits ? score_of(s->logits, s->m->x.vocab, id) : (kvasir_score){NAN, -1};
 }
 
 typedef struct {
@@ -94,7 +89,7 @@ static bool keep_going(void *ctx, int64_t done, int64_t total)
 static void take_score(void *ctx, size_t at, const float *logits)
 {
     const feeding *f = ctx;
-    f->scores[at] = score_of(logits, vocab_of(f->s->m), f->ids[at]);
+    f->scores[at] = score_of(logits, f->s->m->x.vocab, f->ids[at]);
 }
 
 /* A prompt that begins the session comes from the prefix cache as far as it is there, but for one whose rows of logits
@@ -125,7 +120,7 @@ static status feed_prompt(feeding *f, err *e)
         return st;
     }
     s->prompt_ns += clock_ns() - t;
-    memcpy(s->logits, s->m->x.logits, vocab_of(s->m) * sizeof *s->logits);
+    memcpy(s->logits, s->m->x.logits, s->m->x.vocab * sizeof *s->logits);
     s->has_logits = true;
     s->has_read = false;
     return ST_OK;
@@ -136,7 +131,7 @@ static status step_error(const kvasir_model *m, size_t n, status st, const err *
 {
     size_t i = 0;
     if (st != ST_FORMAT || n == 1) return err_set(e, st, "%s", why->msg);
-    while (i + 1 < n && draw_finite(stepper_row(&m->x, i), vocab_of(m))) i++;
+    while (i + 1 < n && draw_finite(stepper_row(&m->x, i), m->x.vocab)) i++;
     return err_set(e, st, "session %zu: %s", i, why->msg);
 }
 
@@ -158,7 +153,7 @@ static status verify(kvasir_session *s, err *e)
     sequence *q = &s->q;
     const float *row;
     TRY(drafter_feed(q->draft, q->s, q->by, &q->ids, s->rows, &row, e));
-    memcpy(s->m->x.logits, row, vocab_of(s->m) * sizeof *row);
+    memcpy(s->m->x.logits, row, s->m->x.vocab * sizeof *row);
     q->n_fed++;
     return ST_OK;
 }
@@ -192,7 +187,7 @@ static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids
             take_back(s, s->q.ids.n - 1);
             continue;
         }
-        memcpy(s->logits, stepper_row(&m->x, i), vocab_of(m) * sizeof *s->logits);
+        memcpy(s->logits, stepper_row(&m->x, i), m->x.vocab * sizeof *s->logits);
         s->has_logits = true;
         s->has_read = s->watched;
         s->step_ns += t;
@@ -308,7 +303,7 @@ static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *i
 {
     sampler_options o;
     sequence *q = &s->q;
-    size_t vocab = vocab_of(s->m);
+    size_t vocab = s->m->x.vocab;
     TRY(lib_need(id, "id", e));
     TRY(read_sampling(given, &o, e));
     if (!s->has_logits) return err_set(e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");

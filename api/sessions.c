@@ -75,7 +75,7 @@ static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec,
                                 .drafts = given && m->draft_strategy ? NULL : &m->drafts,
                                 .cache = m->cache};
     kvasir_session *s;
-    size_t vocab = (size_t)m->m->config.vocab;
+    size_t vocab = m->x.vocab;
     TRY(MEM_NEW(&s, 1, e));
     s->m = m;
     status st = sequence_open(&s->q, m->dec, &o, e);
@@ -157,7 +157,7 @@ static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
     if (st == ST_OK) st = session_copy_give(to->q.s, c, e);
     session_copy_free(c);
     to->has_logits = from->has_logits;
-    memcpy(to->logits, from->logits, (size_t)from->m->m->config.vocab * sizeof *to->logits);
+    memcpy(to->logits, from->logits, from->m->x.vocab * sizeof *to->logits);
     return st;
 }
 
@@ -203,7 +203,7 @@ static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;
     sequence *q = &s->q;
-    size_t vocab = (size_t)s->m->m->config.vocab;
+    size_t vocab = s->m->x.vocab;
     TRY(session_load(q->s, f, &n, e));
     if (n.n_ids == 0 && session_length(q->s) > 0)
         return err_set(e, ST_UNSUPPORTED, "the session was saved without its tokens");

@@ -7,15 +7,6 @@
 #include "api/impl.h"
 #include "kernels/base/mem.h"
 
-/* A list as the caller has room for it. */
-static status give_ids(const token_list *l, int32_t *ids, size_t room, size_t *n)
-{
-    size_t k = l->n < room ? l->n : room;
-    if (k > 0) memcpy(ids, l->ids, k * sizeof *ids);
-    *n = l->n;
-    return ST_OK;
-}
-
 static status check_flags(int32_t flags, int32_t known, err *e)
 {
     if ((flags & ~known) == 0) return ST_OK;
@@ -28,8 +19,21 @@ static status check_room(const void *p, size_t room, const size_t *n, const char
     return lib_need(n, "n", e);
 }
 
+/* Copies a list as far as the caller has room for it. */
+static status give_ids(const token_list *l, int32_t *ids, size_t room, size_t *n, err *e)
+{
+    TRY(check_room(ids, room, n, "ids", e));
+    size_t k = l->n < room ? l->n : room;
+    if (k > 0) memcpy(ids, l->ids, k * sizeof *ids);
+    *n = l->n;
+    return ST_OK;
+}
+
 static status tokenize(kvasir_model *m, const char *text, size_t n_text, int32_t flags, token_list *l, err *e)
 {
+    TRY(lib_need(m, "model", e));
+    if (n_text > 0) TRY(lib_need(text, "text", e));
+    TRY(check_flags(flags, KVASIR_BOS | KVASIR_SPECIAL, e));
     unsigned how = (flags & KVASIR_BOS ? TOKENIZE_BOS : 0) | (flags & KVASIR_SPECIAL ? TOKENIZE_SPECIAL : 0);
     pthread_mutex_lock(&m->encoding);
     status st = tokenizer_encode(m->tok, n_text > 0 ? text : "", n_text, how, l, e);
@@ -42,12 +46,8 @@ kvasir_status kvasir_tokenize(kvasir_model *m, const char *text, size_t n_text, 
 {
     err e = {0};
     token_list l = {0};
-    status st = lib_need(m, "model", &e);
-    if (st == ST_OK && n_text > 0) st = lib_need(text, "text", &e);
-    if (st == ST_OK) st = check_flags(flags, KVASIR_BOS | KVASIR_SPECIAL, &e);
-    if (st == ST_OK) st = check_room(ids, room, n, "ids", &e);
-    if (st == ST_OK) st = tokenize(m, text, n_text, flags, &l, &e);
-    if (st == ST_OK) st = give_ids(&l, ids, room, n);
+    status st = tokenize(m, text, n_text, flags, &l, &e);
+    if (st == ST_OK) st = give_ids(&l, ids, room, n, &e);
     token_list_free(&l);
     return lib_said(st, &e, msg, msg_size);
 }
@@ -76,9 +76,8 @@ kvasir_status kvasir_chat(kvasir_model *m, const char *name, const kvasir_messag
 {
     err e = {0};
     token_list l = {0};
-    status st = check_room(ids, room, n, "ids", &e);
-    if (st == ST_OK) st = chat(m, name, messages, n_messages, &l, &e);
-    if (st == ST_OK) st = give_ids(&l, ids, room, n);
+    status st = chat(m, name, messages, n_messages, &l, &e);
+    if (st == ST_OK) st = give_ids(&l, ids, room, n, &e);
     token_list_free(&l);
     return lib_said(st, &e, msg, msg_size);
 }

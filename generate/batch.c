@@ -64,11 +64,6 @@ double batch_attended(const attn_stats *s, int n_kv)
     return s->steps > 0 ? s->attended / ((double)s->steps * n_kv) : -1;
 }
 
-static size_t vocab_of(const group *g)
-{
-    return (size_t)decoder_model(g->job->d)->config.vocab;
-}
-
 /* Half of an answer's time is counted for its prefill, half for its decode steps. */
 static bool report(const group *g, double part)
 {
@@ -171,7 +166,7 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
     g->weight = (double)count * g->unit / 2 * (double)(end - at) / (double)p->n_head;
     int64_t t0 = clock_ns();
     TRY(sequence_prefill(&g->x, g->batch, count, &o, e));
-    int32_t first = last ? choose(row[i], g->x.logits, vocab_of(g)) : 0;
+    int32_t first = last ? choose(row[i], g->x.logits, g->x.vocab) : 0;
     int64_t ns = clock_ns() - t0;
     if (keeps) prefix_cache_settle(job->cache);
     for (size_t k = 0; k < count; k++) {
@@ -252,7 +247,7 @@ static status feed_seats(group *g, size_t n, err *e)
             if (t->q.by) sampler_set_random(t->q.by, t->p->random);
             continue;
         }
-        t->next = look ? choose(t, stepper_row(&g->x, k), vocab_of(g)) : t->q.next;
+        t->next = look ? choose(t, stepper_row(&g->x, k), g->x.vocab) : t->q.next;
     }
     return ST_OK;
 }
@@ -374,7 +369,7 @@ static status follow(group *g, size_t i, seat *t, err *e)
     sequence_begin(q, q->ids.n);
     TRY(sequence_push(q, p->tail, p->n_tail, e));
     TRY(sequence_prefill(&g->x, &q, 1, &o, e));
-    if (o.logits) t->next = choose(t, g->x.logits, vocab_of(g));
+    if (o.logits) t->next = choose(t, g->x.logits, g->x.vocab);
     t->time_ns = clock_ns() - t0;
     g->done += g->weight;
     g->job->prefills++;

@@ -79,12 +79,11 @@ void sequence_truncate(sequence *q, size_t n)
 
 status stepper_open(stepper *x, decoder *d, size_t room, err *e)
 {
-    size_t vocab = (size_t)decoder_model(d)->config.vocab;
-    *x = (stepper){.d = d, .room = room};
+    *x = (stepper){.d = d, .room = room, .vocab = (size_t)decoder_model(d)->config.vocab};
     status st = MEM_NEW(&x->s, room, e);
     if (st == ST_OK) st = MEM_NEW(&x->ids, room, e);
     if (st == ST_OK) st = MEM_NEW(&x->by, room, e);
-    if (st == ST_OK) st = mem_alloc((void **)&x->logits, room * vocab, sizeof *x->logits, "logits", e);
+    if (st == ST_OK) st = mem_alloc((void **)&x->logits, room * x->vocab, sizeof *x->logits, "logits", e);
     if (st != ST_OK) stepper_close(x);
     return st;
 }
@@ -98,14 +97,9 @@ void stepper_close(stepper *x)
     *x = (stepper){0};
 }
 
-static size_t vocab_of(const stepper *x)
-{
-    return (size_t)decoder_model(x->d)->config.vocab;
-}
-
 float *stepper_row(const stepper *x, size_t i)
 {
-    return x->logits + i * vocab_of(x);
+    return x->logits + i * x->vocab;
 }
 
 /* ---- prompts ---- */
@@ -165,7 +159,7 @@ typedef struct {
 static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
 {
     const prefill_calls *p = ctx;
-    size_t vocab = vocab_of(p->x);
+    size_t vocab = p->x->vocab;
     for (size_t i = 0; i < n; i++) {
         size_t at = (size_t)first + i + 1;
         const float *row = logits + i * vocab;

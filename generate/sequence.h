@@ -52,7 +52,7 @@ void sequence_truncate(sequence *q, size_t n);
 /* Buffers of a step over several sequences. */
 typedef struct {
     decoder *d;
-    size_t room; /* sequences of one step */
+    size_t room, vocab; /* sequences of one step; numbers of a row */
     session **s;
     int32_t *ids;
     sampler **by;

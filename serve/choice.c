@@ -9,11 +9,6 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-static size_t vocab_of(const scheduler *s)
-{
-    return (size_t)decoder_model(s->o.dec)->config.vocab;
-}
-
 static status write_text(void *ctx, const char *text, size_t n, err *e)
 {
     choice *c = ctx;
@@ -237,7 +232,7 @@ status choice_row(choice *c, scheduler *s, float *logits, err *e)
 {
     const api_request *r = &c->j->r;
     const sequence *q = &c->q;
-    size_t vocab = vocab_of(s);
+    size_t vocab = s->x.vocab;
     if (q->n_fed < q->ids.n) /* the prompt's end as decode steps */
         return r->echo ? score(c, q->ids.ids[q->n_fed], logits, vocab, e) : ST_OK;
     if (r->max_tokens == 0) return finish(c, "length", e);
@@ -262,7 +257,7 @@ status choice_draft(choice *c, scheduler *s, err *e)
     do {
         q->most = (size_t)c->j->r.max_tokens - c->n_new;
         TRY(sequence_next(&s->x, &q, 1, e));
-        TRY(score(c, q->next, s->row, vocab_of(s), e));
+        TRY(score(c, q->next, s->row, s->x.vocab, e));
         TRY(say(c, s, q->next, e));
     } while (c->state == CHOICE_DECODES && drafter_ready(q->draft, &q->ids));
     return ST_OK;
@@ -281,7 +276,7 @@ typedef struct {
 static void take_row(void *ctx, size_t at, const float *logits)
 {
     scoring *x = ctx;
-    if (x->st == ST_OK) x->st = score(x->c, x->c->prompt->ids[at], logits, vocab_of(x->s), x->e);
+    if (x->st == ST_OK) x->st = score(x->c, x->c->prompt->ids[at], logits, x->s->x.vocab, x->e);
 }
 
 status choice_prefill(choice *c, scheduler *s, err *e)

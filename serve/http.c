@@ -54,6 +54,12 @@ typedef struct {
 
 static mhd_api mhd; /* of the one server that a program has */
 
+typedef union {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} address;
+
 /* A connection, from which requests come one after the other. */
 typedef struct {
     bool open;
@@ -244,15 +250,13 @@ static enum MHD_Result go_on(exchange *x)
 static void name_client(exchange *x, job_client *client, const char *key)
 {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *a = info ? info->client_addr : NULL;
+    const address *a = info ? (const void *)info->client_addr : NULL;
     *client = (job_client){sleep_now, wake_up, x, -1, ""};
     if (*key) snprintf(client->client, sizeof client->client, "key %s", key);
-    else if (a && a->sa_family == AF_INET)
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)a)->sin_addr, client->client,
-                  sizeof client->client);
-    else if (a && a->sa_family == AF_INET6)
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, client->client,
-                  sizeof client->client);
+    else if (a)
+        inet_ntop(a->any.sa_family,
+                  a->any.sa_family == AF_INET ? (const void *)&a->v4.sin_addr : (const void *)&a->v6.sin6_addr,
+                  client->client, sizeof client->client);
     info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info) client->fd = info->connect_fd;
 }
@@ -433,15 +437,14 @@ static status open_library(err *e)
     return ST_OK;
 }
 
-static status read_address(struct sockaddr_in *v4, struct sockaddr_in6 *v6, const http_options *o, bool *six, err *e)
+static status read_address(address *a, const http_options *o, err *e)
 {
     const char *host = strcmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host;
-    *v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
-    *v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)o->port)};
-    *six = false;
-    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) return ST_OK;
-    *six = true;
-    if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) return ST_OK;
+    const in_port_t port = htons((uint16_t)o->port);
+    *a = (address){.v4 = {.sin_family = AF_INET, .sin_port = port}};
+    if (inet_pton(AF_INET, host, &a->v4.sin_addr) == 1) return ST_OK;
+    *a = (address){.v6 = {.sin6_family = AF_INET6, .sin6_port = port}};
+    if (inet_pton(AF_INET6, host, &a->v6.sin6_addr) == 1) return ST_OK;
     return err_set(e, ST_USAGE, "--host: '%.80s' is not an address such as 127.0.0.1 or ::1", o->host);
 }
 
@@ -454,23 +457,20 @@ static void be_quiet(void *ctx, const char *format, va_list args)
 
 status http_start(http **out, const http_options *o, int *port, err *e)
 {
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    bool six;
+    address own;
     http *h;
     *out = NULL;
     TRY(open_library(e));
-    TRY(read_address(&v4, &v6, o, &six, e));
+    TRY(read_address(&own, o, e));
     TRY(MEM_NEW(&h, 1, e));
     h->o = *o;
     h->listening = -1;
     pthread_mutex_init(&h->lock, NULL);
-    const void *address = six ? (const void *)&v6 : &v4;
     h->daemon =
         mhd.start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
-                             MHD_USE_ERROR_LOG | (six ? MHD_USE_IPv6 : 0),
+                             MHD_USE_ERROR_LOG | (own.any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0),
                          0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, be_quiet, NULL, MHD_OPTION_SOCK_ADDR,
-                         address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
+                         &own.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
                          MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                          (size_t)HEADER_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, completed,
                          h, MHD_OPTION_NOTIFY_CONNECTION, notify, h, MHD_OPTION_END);

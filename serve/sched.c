@@ -149,11 +149,6 @@ static void admit(scheduler *s)
 
 /* ---- steps ---- */
 
-static size_t vocab_of(const scheduler *s)
-{
-    return (size_t)decoder_model(s->o.dec)->config.vocab;
-}
-
 static bool paused(job *j)
 {
     pthread_mutex_lock(&j->lock);
@@ -181,7 +176,7 @@ static int64_t decode(scheduler *s)
         choice *c = s->stepped[i];
         c->j->decode_ns += t;
         float *row = stepper_row(&s->x, i);
-        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, vocab_of(s)))) {
+        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, s->x.vocab))) {
             fail(c->j, &e);
         } else if (!c->j->ended) {
             err own = {0};
@@ -364,7 +359,7 @@ static status allocate(scheduler *s, err *e)
     TRY(MEM_NEW(&s->running, s->o.batch, e));
     TRY(MEM_NEW(&s->stepped, s->o.batch, e));
     TRY(MEM_NEW(&s->batch, s->o.batch, e));
-    return MEM_NEW(&s->row, vocab_of(s), e);
+    return MEM_NEW(&s->row, s->x.vocab, e);
 }
 
 status sched_start(scheduler **out, const sched_options *o, err *e)
