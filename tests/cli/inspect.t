@@ -32,6 +32,7 @@ check "two models: exit status 2" test "$status" -eq 2
 run info "$m"
 out_has "Qwen2ForCausalLM" "info: architecture"
 out_has "yarn" "info: rope"
+out_has "f32 (26 tensors, 0.20 MB)" "info: tensors of a type and their bytes"
 out_has "tokenizer" "info: tokenizer"
 
 printf 'Alice was 12 años old.\n' >"$tmp/text"

@@ -102,22 +102,31 @@ static void fixture_close(fixture *f)
     backend_close(f->be);
 }
 
-static size_t make_runs(batch_run runs[MAX_RUNS])
+typedef struct {
+    const char *text;
+    dtype kv;
+} run_spec;
+
+/* What shares prefills, and what does not. */
+static const run_spec sharing[MAX_RUNS] = {{"full", DT_F32},
+                                           {"streaming:budget=24", DT_F32},
+                                           {"streaming:budget=64:prefill=banded", DT_F32},
+                                           {"streaming:budget=48:pos=abs", DT_F32},
+                                           {"full", DT_F16},
+                                           {"streaming:budget=24", DT_F16}};
+static const run_spec strategies[MAX_RUNS] = {{"full", DT_F32},
+                                              {"streaming:budget=24", DT_F32},
+                                              {"snapkv:budget=24", DT_F32},
+                                              {"quest:budget=32", DT_F32},
+                                              {"h2o:budget=24", DT_F32},
+                                              {"tova:budget=24", DT_F32}};
+
+static size_t make_runs(batch_run runs[MAX_RUNS], const run_spec *specs)
 {
-    static const struct {
-        const char *text;
-        dtype kv;
-    } specs[] = {{"full", DT_F32},
-                 {"streaming:budget=24", DT_F32},
-                 {"streaming:budget=64:prefill=banded", DT_F32},
-                 {"streaming:budget=48:pos=abs", DT_F32},
-                 {"full", DT_F16},
-                 {"streaming:budget=24", DT_F16}};
     for (size_t i = 0; i < MAX_RUNS; i++) {
         attn_options o = {.kv = kv_exact(specs[i].kv)};
-        err e = {0};
         runs[i] = (batch_run){0};
-        if (attn_spec_parse(&runs[i].spec, specs[i].text, &o, &e) != ST_OK) abort();
+        if (attn_spec_parse(&runs[i].spec, specs[i].text, &o, NULL) != ST_OK) abort();
     }
     return MAX_RUNS;
 }
@@ -166,32 +175,32 @@ static void test_sharing(const char *protocol, size_t tail)
     err e = {0};
     if (is_ok(fixture_open(&f, tail, &e), &e, "%s: opens", protocol)) {
         batch_job job = make_job(&f, &shared, true, 64, 1);
-        size_t n = make_runs(r_shared);
+        size_t n = make_runs(r_shared, sharing);
         is_ok(batch_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
         is_int(job.prefills, (int64_t)n * N_PROMPTS, "prompts");
         is_int(job.prefills_done, 3 * N_PROMPTS, "one prefill a row type, and one that is not exact");
         ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
         is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
         job = make_job(&f, &other, false, 64, 1);
-        make_runs(r_other);
+        make_runs(r_other, sharing);
         is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: without sharing", protocol);
         is_int(job.prefills_done, (int64_t)n * N_PROMPTS, "no prefill is shared");
         ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         job = make_job(&f, &other, true, 2, 1);
-        make_runs(r_other);
+        make_runs(r_other, sharing);
         is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: two at a time", protocol);
         is_int(job.prefills_done, 4 * N_PROMPTS, "their prefills");
         ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         for (size_t jobs = 2; jobs <= N_PROMPTS; jobs += 3) {
             job = make_job(&f, &other, true, 64, jobs);
-            make_runs(r_other);
+            make_runs(r_other, sharing);
             is_ok(batch_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side", protocol, jobs);
             ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
             ok(other.order[1] == 1 && other.order[jobs] == 100, "in their order");
             ok(other.ordered && other.last > 0.999, "progress grows to 1");
         }
         other = (record){0};
-        make_runs(r_other);
+        make_runs(r_other, sharing);
         for (size_t i = 0; i < n; i++) {
             job = make_job(&f, &one, true, 1, 1);
             is_ok(batch_execute(&job, &r_other[i], 1, &e), &e, "%s by itself", r_other[i].spec.text);
@@ -213,12 +222,12 @@ static void test_skip(void)
     err e = {0};
     if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
         batch_job job = make_job(&f, &all, true, 64, 1);
-        make_runs(runs);
+        make_runs(runs, sharing);
         is_ok(batch_execute(&job, runs, 3, &e), &e, "three strategies");
         job = make_job(&f, &some, true, 64, 2);
         some.skipped[0] = 0x1f; /* the first one at all, */
         some.skipped[1] = 0x0b; /* and prompts 0, 1 and 3 of the second */
-        make_runs(runs);
+        make_runs(runs, sharing);
         is_ok(batch_execute(&job, runs, 3, &e), &e, "some are skipped");
         is_int(some.n_done, 7, "the others are answered");
         ok(some.ordered && some.last > 0.999, "progress grows to 1");
@@ -245,7 +254,7 @@ static void run_one(fixture *f, record *r, const char *name)
     err e = {0};
     batch_job job = make_job(f, r, true, 64, 1);
     job.n_prompts = 1;
-    make_runs(runs);
+    make_runs(runs, sharing);
     is_ok(batch_execute(&job, runs, 1, &e), &e, "%s", name);
 }
 
@@ -290,7 +299,7 @@ static void test_failures(void)
     err e = {0};
     if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
         batch_job job = make_job(&f, &r, true, 64, 2);
-        make_runs(runs);
+        make_runs(runs, sharing);
         is_ok(batch_execute(&job, runs, 2, &e), &e, "two strategies");
         int calls = r.calls, bad = 0;
         for (int i = 1; i < calls; i += calls / 9) {
@@ -378,17 +387,12 @@ static void check_branches(fixture *f, batch_run *runs, int64_t prefills)
 /* A prompt that goes on from a copy of the session of the one before it answers as one that is fed from its start. */
 static void test_branches(void)
 {
-    static const char *const specs[MAX_RUNS] = {
-        "full", "streaming:budget=24", "snapkv:budget=24", "quest:budget=32", "h2o:budget=24", "tova:budget=24"};
     static const size_t ends[N_PROMPTS] = {70, 90, 120, 125, 125};
     static int32_t request[128];
     batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
-    attn_options o = {.kv = kv_exact(DT_F32)};
-    memset(runs, 0, sizeof runs);
-    for (size_t i = 0; i < MAX_RUNS; i++)
-        if (attn_spec_parse(&runs[i].spec, specs[i], &o, &e) != ST_OK) abort();
+    make_runs(runs, strategies);
     if (is_ok(fixture_open(&f, 0, &e), &e, "turns") && ok(f.trials[0].head.n > 126, "a prompt is long enough")) {
         make_turns(&f, ends, request);
         check_branches(&f, runs, N_PROMPTS + 1); /* one for each turn, and one for the context again */
@@ -462,16 +466,11 @@ static void talk_by_hand(fixture *f, batch_run *run, size_t k, record *r)
 /* Prompts that follow answers: as in a session by hand; alone, side by side, and where some answers are known. */
 static void test_following(void)
 {
-    static const char *const specs[MAX_RUNS] = {
-        "full", "streaming:budget=24", "snapkv:budget=24", "quest:budget=32", "h2o:budget=24", "tova:budget=24"};
     static record all, some, hand;
     batch_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
-    attn_options o = {.kv = kv_exact(DT_F32)};
-    memset(runs, 0, sizeof runs);
-    for (size_t i = 0; i < MAX_RUNS; i++)
-        if (attn_spec_parse(&runs[i].spec, specs[i], &o, &e) != ST_OK) abort();
+    make_runs(runs, strategies);
     hand = (record){0};
     if (is_ok(fixture_open(&f, 0, &e), &e, "talks")) {
         static int32_t third;
@@ -509,7 +508,7 @@ static void test_fitting(void)
     fixture f;
     err e = {0};
     batch_run runs[MAX_RUNS];
-    size_t n = make_runs(runs), fit = 0;
+    size_t n = make_runs(runs, sharing), fit = 0;
     const size_t order[MAX_RUNS] = {0, 1, 2, 3, 4, 5};
     if (is_ok(fixture_open(&f, 0, &e), &e, "a model for what fits")) {
         batch_fitting x = {.d = f.d, .options = {.chunk = 64, .max_batch = 1}, .limit = 1024, .sessions = 1};

@@ -12,18 +12,12 @@
 
 enum { N = 45, STEPS = 6, SHORT = 80, LONG = 20000 };
 
+/* All strategies: test_continue. */
 static const char *const cases[] = {
     "full",
-    "quest:skip=0:budget=24:page=4",
-    "fier:skip=1:budget=20:g=8",
-    "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
-    "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
     "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50",
-    "streaming:budget=24",
     "h2o:budget=24",
-    "snapkv:budget=24:demote=token4:recall=0",
     "kivi:bits=2:r=16:g=8",
-    "logquant:bits=4:r=12:g=4",
 };
 
 typedef struct {

@@ -61,18 +61,9 @@ static void check_broken(void)
     check_status("GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405", "another method");
     check_status("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{\"a", "HTTP/1.1 400",
                  "half a body of JSON");
-    static const char *const bodies[] = {"{\"prompt\":\"\xff\xfe\"}",
-                                         "{\"prompt\":\"\\ud800\"}",
-                                         "[]",
-                                         "7",
-                                         "",
-                                         "{\"prompt\":{}}",
-                                         "{\"prompt\":\"a\",\"prompt\":\"b\"}",
-                                         "{\"prompt\":\"a\",\"max_tokens\":\"many\"}",
-                                         "{\"prompt\":[1,-1]}",
-                                         "{\"prompt\":[1,999999]}",
-                                         "{\"prompt\":[]}",
-                                         "{\"prompt\":\"a\",\"seed\":1e400}"};
+    /* More of them: test_api. */
+    static const char *const bodies[] = {"{\"prompt\":\"\xff\xfe\"}", "{\"prompt\":\"\\ud800\"}", "7", "",
+                                         "{\"prompt\":[1,999999]}",   "{\"prompt\":[]}"};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
         char *said = post("/v1/completions", bodies[i]);
         ok(said && strstr(said, "HTTP/1.1 400") && strstr(said, "{\"error\":{\"message\""), "body %zu is refused", i);
