@@ -661,32 +661,6 @@ static void free_run(void *own)
 
 static const char *const tables[] = {"reason/protocols.json", NULL};
 
-#define EVALUATION(task, decodes)                                                                                      \
-    static const evaluation_kind evaluation_of_##task = {.name = #task,                                                \
-                                                         .size = sizeof(reason_run),                                   \
-                                                         .decode = decodes,                                            \
-                                                         .own_samples = "reason/" #task ".jsonl",                      \
-                                                         .tables = tables,                                             \
-                                                         .keys = keys,                                                 \
-                                                         .identity = identity,                                         \
-                                                         .joined = true,                                               \
-                                                         .load = load,                                                 \
-                                                         .ready = ready,                                               \
-                                                         .max_length = max_length,                                     \
-                                                         .item = make_item,                                            \
-                                                         .config = config,                                             \
-                                                         .judge = judge,                                               \
-                                                         .costs = costs,                                               \
-                                                         .report = answers_report_layout,                              \
-                                                         .layout = &layout,                                            \
-                                                         .free = free_run};
-
-EVALUATION(gsm8k, false)
-EVALUATION(math, false)
-EVALUATION(aime, false)
-EVALUATION(gpqa, false)
-EVALUATION(mmlu, true)
-
 enum { MOST = 1 << 30 };
 #define OWN(field) AT_OWN(reason_options, field)
 
@@ -727,7 +701,25 @@ static const cli_option mmlu_options[] = {
            "feed the question at once, or token by token behind the shots (default)"),
     {0}};
 
-#define COMMAND(task, what)                                                                                            \
+#define EVALUATION(task, decodes, what)                                                                                \
+    static const evaluation_kind evaluation_of_##task = {.name = #task,                                                \
+                                                         .size = sizeof(reason_run),                                   \
+                                                         .decode = decodes,                                            \
+                                                         .own_samples = "reason/" #task ".jsonl",                      \
+                                                         .tables = tables,                                             \
+                                                         .keys = keys,                                                 \
+                                                         .identity = identity,                                         \
+                                                         .joined = true,                                               \
+                                                         .load = load,                                                 \
+                                                         .ready = ready,                                               \
+                                                         .max_length = max_length,                                     \
+                                                         .item = make_item,                                            \
+                                                         .config = config,                                             \
+                                                         .judge = judge,                                               \
+                                                         .costs = costs,                                               \
+                                                         .report = answers_report_layout,                              \
+                                                         .layout = &layout,                                            \
+                                                         .free = free_run};                                            \
     const command task##_command = {.name = "eval " #task,                                                             \
                                     .args = "",                                                                        \
                                     .summary = what ": strategies and budgets compared",                               \
@@ -735,10 +727,10 @@ static const cli_option mmlu_options[] = {
                                     .own = task##_options,                                                             \
                                     .own_size = sizeof(reason_options),                                                \
                                     .compares = true,                                                                  \
-                                    .evaluation = &evaluation_of_##task};
+                                    .evaluation = &evaluation_of_##task}
 
-COMMAND(gsm8k, "GSM8K, word problems with whole numbers for answers")
-COMMAND(math, "MATH-500, competition problems with answers in LaTeX")
-COMMAND(aime, "AIME, competition problems with answers from 0 to 999")
-COMMAND(gpqa, "GPQA, hard questions with four choices, with reasoning")
-COMMAND(mmlu, "MMLU, multiple choice by likelihood")
+EVALUATION(gsm8k, false, "GSM8K, word problems with whole numbers for answers");
+EVALUATION(math, false, "MATH-500, competition problems with answers in LaTeX");
+EVALUATION(aime, false, "AIME, competition problems with answers from 0 to 999");
+EVALUATION(gpqa, false, "GPQA, hard questions with four choices, with reasoning");
+EVALUATION(mmlu, true, "MMLU, multiple choice by likelihood");

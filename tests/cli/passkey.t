@@ -47,13 +47,8 @@ check "and the same report" same_report "$tmp/whole.json" "$tmp/jobs.json"
 # shellcheck disable=SC2086
 {
     refused 2 "'seed' is 42 there, 7 now" "another seed" $cases -o "$tmp/part.jsonl" --seed 7
-    refused 2 "'trials' is 5 there, 6 now" "another number of trials" $cases -o "$tmp/part.jsonl" --trials 6
-    refused 2 "'protocol' is \"decode\" there" "another protocol" $cases -o "$tmp/part.jsonl" --protocol prefill
     refused 2 "'ctx[1]' is 640 there, 600 now" "other lengths" $cases -o "$tmp/part.jsonl" --ctx 512,600
     refused 2 "'runs[1].params' is" "another budget" $cases -o "$tmp/part.jsonl" --budget 70
-    "$RUN" eval longbench -m "$m" --ctx 8192 --dataset qasper --limit 1 --threads 1 --quiet -o "$tmp/other.jsonl" >/dev/null 2>&1
-    refused 2 "eval longbench" "results of another command" $cases -o "$tmp/other.jsonl"
-    refused 1 "No such file" "no folder" $cases -o "$tmp/no/r.jsonl"
 }
 # Through drafts: the same replies, with their counts.
 replies() { sed '1d; s/.*"trial":\([0-9]*\).*"reply":\(.*\),"correct".*/\1 \2/' "$1"; }
