@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What moves a session: prompts, steps, rewinding, sampling. */
+/* Prompts, steps, rewinding and sampling of sessions. */
 #include "config.h"
 
 #include <math.h>
@@ -92,8 +92,7 @@ static void take_score(void *ctx, size_t at, const float *logits)
     f->scores[at] = score_of(logits, f->s->m->x.vocab, f->ids[at]);
 }
 
-/* A prompt that begins the session comes from the prefix cache as far as it is there, but for one whose rows of logits
- * are wanted. */
+/* A prompt at the beginning of a session is looked up in the prefix cache, unless its rows of logits are wanted. */
 static status prefill(feeding *f, err *e)
 {
     kvasir_session *s = f->s;

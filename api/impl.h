@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the library share. */
+/* Declarations that the files of the library share. */
 #ifndef API_IMPL_H
 #define API_IMPL_H
 
@@ -31,7 +31,7 @@ struct kvasir_model {
     char notices[1024]; /* lines of the prefix cache, each with its end, until a call can log them */
 };
 
-/* What a step read: a list for each query head of each layer. */
+/* Positions that a step read: a list for each query head of each layer. */
 typedef struct {
     int32_t *pos;
     size_t n, room;
@@ -51,9 +51,9 @@ struct kvasir_session {
     char strategy[ATTN_WRITTEN], store[128];
 };
 
-/* Whether an argument is there: ST_USAGE with its name. */
+/* Checks that an argument is not NULL: ST_USAGE with its name. */
 status lib_need(const void *p, const char *name, err *e);
-/* What a function returns: the status, and the message to the caller's room. */
+/* Returns the status, and copies the message to the caller's room. */
 kvasir_status lib_said(status st, const err *e, char *msg, size_t size);
 /* A struct of the caller, of another size maybe, as ours: zeros where it has nothing. ST_UNSUPPORTED where it asks for
  * what is not known here. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a step read: lists of positions, noted while the step runs. */
+/* Positions that a step read, noted while it runs. */
 #include "config.h"
 
 #include <stdlib.h>

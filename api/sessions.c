@@ -198,7 +198,7 @@ kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg
     return lib_said(st, &e, msg, msg_size);
 }
 
-/* Of a token that was chosen and not fed there is no place here: the file's program feeds it, so it is fed. */
+/* Loads a file. A token that was chosen and not fed is fed, as the program that saved the file would do. */
 static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;

@@ -162,7 +162,7 @@ void kvasir_text_free(kvasir_text *text)
     mem_free(text);
 }
 
-/* What an id adds; end: what is left, and id is none. */
+/* Gives the bytes that an id adds; end: those that are left, without an id. */
 static status next(kvasir_text *t, bool end, int32_t id, const char **bytes, size_t *n, err *e)
 {
     const char *piece = NULL;

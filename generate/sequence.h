@@ -20,7 +20,7 @@ typedef struct {
     size_t start, end;       /* the current prompt: ids[start, end) */
     size_t most;             /* number of tokens still wanted, the next one included */
     bool ahead;              /* nothing follows the reply: steps may be queued beyond its end */
-    int queued;              /* steps under way */
+    int queued;              /* steps in progress */
     int32_t next;            /* chosen by sequence_next, not in ids yet */
     prefix_hit hit;          /* prefix cache lookup of the current prompt */
     char before[SHA256_HEX]; /* hash of how the tokens before the prompt were fed; "": the prompt begins the session */
@@ -89,7 +89,7 @@ typedef struct {
  * prompt. */
 status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_options *o, err *e);
 
-/* Where that piece ends. */
+/* Returns the end of that piece. */
 size_t sequence_piece_end(sequence *const *q, size_t n, size_t most);
 
 /* Feeds the next token of each of n sequences; their logits are then in x->logits. A row has the same bits whatever the

@@ -25,7 +25,7 @@ enum {
     API_ID = 40
 };
 
-/* What was wrong with a request. http 0: nothing. The answer has type, param (NULL where empty) and code (the same). */
+/* Error of a request; http 0: none. The answer has type, param and code, the latter two null where empty. */
 typedef struct {
     int http;
     const char *type, *code;
@@ -114,7 +114,7 @@ typedef struct {
     api_score top[API_MAX_LOGPROBS];
 } api_token;
 
-/* What of a choice goes into an answer, whole or the news of a stream. */
+/* Part of a choice that goes into an answer: all of it, or the news of a stream. */
 typedef struct {
     int index;
     const char *text;
@@ -122,7 +122,7 @@ typedef struct {
     const api_token *tokens; /* of logprobs */
     size_t n_tokens;
     int64_t text_offset;       /* of the first of them, in characters */
-    const char *finish_reason; /* NULL: goes on */
+    const char *finish_reason; /* NULL: it continues */
     const int32_t *ids;        /* return_token_ids */
     size_t n_ids;
     bool first; /* of a stream: the role is said */

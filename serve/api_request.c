@@ -69,7 +69,7 @@ char *api_error_text(const api_error *e)
 
 /* ---- fields ---- */
 
-/* A field that is there and not null. */
+/* Returns a field that is present and not null. */
 static const json_t *field(const json_t *body, const char *name)
 {
     const json_t *v = json_object_get(body, name);
@@ -83,7 +83,7 @@ static const char *kind(const json_t *v)
     return names[json_typeof(v)];
 }
 
-/* Whether a text has no U+0000. */
+/* True if a text has no U+0000. */
 static bool is_c_text(const json_t *v)
 {
     return strlen(json_string_value(v)) == json_string_length(v);
@@ -116,7 +116,7 @@ typedef struct {
 #define AT(member) offsetof(api_request, member)
 #define LIMITLESS  -1e19, 1e19
 
-/* Of two rows with one target the later one wins. */
+/* The later one of two rows with the same target wins. */
 static const field_row fields[] = {{"model", REPLY | LENS, TYPE_TEXT, AT(model), 0, 0},
                                    {"prompt", COMPLETION | LENS, TYPE_OTHER, 0, 0, 0},
                                    {"messages", CHAT | LENS, TYPE_OTHER, 0, 0, 0},

@@ -41,7 +41,7 @@ static status add_token(choice *c, const api_token *t, err *e)
     return ST_OK;
 }
 
-/* What a row of raw logits says of a token: log softmax, natural logarithm. */
+/* Scores a token by a row of raw logits: log softmax, natural logarithm. */
 static status score(choice *c, int32_t id, const float *logits, size_t vocab, err *e)
 {
     api_token t = {.own = {id, 0}, .known = true};
@@ -215,7 +215,7 @@ static status finish(choice *c, const char *why, err *e)
     return text_out_end(&c->out, e);
 }
 
-/* A token that was chosen: its text, and whether it is the last. */
+/* Accepts a token that was chosen: adds its text, and ends the choice if it is the last. */
 static status say(choice *c, scheduler *s, int32_t id, err *e)
 {
     const api_request *r = &c->j->r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Who may ask: keys, and the names of hosts and origins. Pages of other sites can send requests to this machine, and a
+/* Access: keys, and the names of hosts and origins. Pages of other sites can send requests to this machine, and a
  * name of theirs can be made to lead here; so both are checked. */
 #include "config.h"
 
@@ -82,7 +82,7 @@ const char *http_check_key(const http_options *o, const char *authorization)
     return named ? found : NULL;
 }
 
-/* Whether host[0, n) is one of the server's names. */
+/* True if host[0, n) is one of the server's names. */
 static bool is_own(const http_options *o, const char *host, size_t n)
 {
     const char *const names[] = {o->host, "localhost", "127.0.0.1", "[::1]", o->host_name};

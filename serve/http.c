@@ -75,7 +75,7 @@ struct http {
     size_t n_connections;
     struct MHD_Daemon *daemon;
     int port, listening; /* listening: the socket, once it is ours to close; -1 */
-    int open;            /* exchanges under way */
+    int open;            /* exchanges in progress */
     bool draining;
     http_counts counts; /* of the library's thread */
 };
@@ -96,7 +96,7 @@ typedef struct {
 
 /* ---- connections ---- */
 
-/* Those that wait for a request, or have a part of one, hold places that others want. */
+/* Closes the oldest connection without a whole request: it holds a place that others want. */
 static void cut_oldest(http *h)
 {
     connection *oldest = NULL;
@@ -300,7 +300,7 @@ static enum MHD_Result count_header(void *ctx, enum MHD_ValueKind kind, const ch
     return MHD_YES;
 }
 
-/* What a proxy in front might read otherwise. */
+/* Refuses headers that a proxy may read differently. */
 static bool check_headers(exchange *x, api_error *e)
 {
     header_counts n = {0};
@@ -357,7 +357,7 @@ static enum MHD_Result answer(exchange *x, const char *key)
     return e.http ? send_error(x, &e) : send_text(x, 200, text, type);
 }
 
-/* All of a request is there. */
+/* Answers a request that was read as a whole. */
 static enum MHD_Result take(exchange *x, const char *method, const char *url)
 {
     api_error e = {0};
@@ -387,7 +387,7 @@ static enum MHD_Result add_body(exchange *x, const char *data, size_t *n)
     return st == ST_OK ? MHD_YES : MHD_NO;
 }
 
-/* Called with the headers, with each part of the body, when all is there, and when a sleeping connection wakes. */
+/* Called with the headers, with each part of the body, after the last one, and when a sleeping connection wakes. */
 static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *data, size_t *n_data, void **own)
 {

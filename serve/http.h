@@ -26,7 +26,7 @@ typedef struct {
 
 /* Listens. *port gets the port. ST_UNSUPPORTED without libmicrohttpd, ST_IO where the address cannot be had. */
 status http_start(http **out, const http_options *o, int *port, err *e);
-/* Takes no new connections; what is under way goes on. */
+/* Takes no new connections; requests in progress continue. */
 void http_quiesce(http *h);
 /* Now and then, with the time (clock_ns): closes connections on which a request takes too long to come. */
 void http_tick(http *h, int64_t now);
@@ -41,7 +41,7 @@ void http_make_key(http_key *k, const char *name, const char *secret);
 /* The name of the key that an Authorization header has ("" where none is needed), NULL: refused. Takes as long for
  * every key. */
 const char *http_check_key(const http_options *o, const char *authorization);
-/* Whether a Host header names this server, with any port, since a forwarded one has another number (NULL: HTTP/1.0 had
+/* True if a Host header names this server, with any port, since a forwarded one has another number (NULL: HTTP/1.0 had
  * none), and an Origin is its own page or --cors. */
 bool http_check_host(const http_options *o, const char *host);
 bool http_check_origin(const http_options *o, int port, const char *origin);
@@ -67,7 +67,7 @@ typedef enum {
 /* The route of a method and a path; *e: 404 or 405. *rest: what follows the path of a model or a
  * lens. */
 bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e);
-/* What was asked, and how it was answered: of the one thread that talks to clients. */
+/* Numbers of requests by route and status, and of refusals by reason; of the thread that talks to clients. */
 enum { HTTP_STATUSES = 14, HTTP_REASONS = 6 };
 typedef struct {
     int64_t requests[N_ROUTES][HTTP_STATUSES], refused[HTTP_REASONS];
@@ -75,7 +75,7 @@ typedef struct {
 
 /* http_status 0: the client left before an answer. code: of an error, or NULL. */
 void http_count(http_counts *c, http_route route, int http_status, const char *code);
-/* All of /metrics. */
+/* Returns the text of /metrics. */
 char *http_metrics(const http_counts *c, scheduler *s);
 char *http_models(const http_options *o, const char *id, api_error *e);
 char *http_info(const http_options *o);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a request's client gets, and when. */
+/* Answers of a request, and when its client gets them. */
 #include "config.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static json_t *usage_of(const job *j)
                      "cached_tokens", (json_int_t)known);
 }
 
-/* Of all choices together. */
+/* Sums the counts of drafts over all choices. */
 static json_t *draft_of(const job *j)
 {
     draft_counts all = {0};
@@ -120,7 +120,7 @@ static status put(job *j, json_t *what, const char *prefix, const char *end, err
     return st;
 }
 
-/* What a choice has that was not written yet. */
+/* Returns the part of a choice that was not written yet. */
 static api_choice news_of(const choice *c)
 {
     const size_t ids = c->n_new - c->sent_ids;
@@ -163,7 +163,7 @@ static status chunk(job *j, const api_choice *a, err *e)
     return put(j, api_answer(&j->head, choices, usage, a ? NULL : kvasir_of(j), true), "data: ", "\n\n", e);
 }
 
-/* What a choice has since its last chunk. */
+/* Writes the part of a choice since its last chunk. */
 static status news(job *j, choice *c, err *e)
 {
     bool done = c->state == CHOICE_DONE, chat = j->r.chat;

@@ -13,7 +13,7 @@
 
 enum { MAP_BYTES = 64 << 20 }; /* bitmaps of all lenses; the oldest ones go first */
 
-/* What the steps of one lens read: [steps][n][layers][row], as lens_bits has it. */
+/* Positions that the steps of one lens read: [steps][n][layers][row], as in lens_bits. */
 struct lens_map {
     lens_map *next;
     char id[API_ID];
@@ -192,7 +192,7 @@ char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_e
     return text;
 }
 
-/* ---- a lens under way ---- */
+/* ---- a lens in progress ---- */
 
 status choice_open_lens(choice *c, scheduler *s, err *e)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What /metrics tells, in Prometheus' text format 0.0.4. No label has a value that a client chooses. */
+/* Metrics in Prometheus' text format 0.0.4. No label has a value that a client chooses. */
 #ifndef SERVE_METRICS_H
 #define SERVE_METRICS_H
 
@@ -9,7 +9,7 @@
 
 enum { METRIC_BUCKETS = 16 };
 
-/* How often something took up to the bucket's seconds and more than those of the one before; the last has no bound. */
+/* Counts of durations up to a bucket's seconds and above those of the bucket before; the last has no bound. */
 typedef struct {
     int64_t n[METRIC_BUCKETS];
     double seconds; /* of all */
@@ -24,7 +24,7 @@ typedef struct {
     int64_t n;
 } metric;
 
-/* Of one type, counter or gauge; those of one name stand together. */
+/* Writes metrics of one type, counter or gauge; those with the same name must be neighbours. */
 void metrics_write(FILE *f, const char *type, const metric *all, size_t n);
 
 #endif

@@ -65,7 +65,7 @@ static void fail(job *j, const err *why)
     end_job(j, memory ? 503 : request ? 400 : 500, memory ? "memory_exceeded" : NULL, why->msg);
 }
 
-/* Whether the client is gone: it left, its socket says so, or it has not read for long. */
+/* True if the client left, its socket was closed, or it has not read for long. */
 static bool gone(job *j)
 {
     pthread_mutex_lock(&j->lock);
@@ -249,13 +249,13 @@ static void hand_out(scheduler *s)
     }
 }
 
-/* How long decode steps run behind a prompt's piece that took so long. */
+/* Returns the time that decode steps get after a piece of a prompt. */
 static int64_t owed(const scheduler *s, int64_t piece)
 {
     return (int64_t)((double)piece * (1 - s->o.prefill_share) / s->o.prefill_share);
 }
 
-/* Whether anything could be done. */
+/* Runs one turn; true if anything could be done. */
 static bool turn(scheduler *s)
 {
     drop_ended(s);
@@ -283,7 +283,7 @@ static void take_incoming(scheduler *s)
     s->incoming = NULL;
 }
 
-/* Until there is work; a moment, where all that is there waits for its readers. */
+/* Waits until there is work; 5 ms where all requests wait for their readers. */
 static bool wait_for_work(scheduler *s, bool idle)
 {
     struct timespec until;

@@ -11,9 +11,10 @@
 #include "serve/api.h"
 
 typedef struct scheduler scheduler;
-typedef struct job job; /* a request under way */
+typedef struct job job; /* a request in progress */
 
-/* Another name of the model in requests, and what it stands for behind the model's own: SPEC, SPEC@decode=N. */
+/* Another name of the model in requests, and the words that it stands for after the model's own: SPEC, SPEC@decode=N.
+ */
 typedef struct {
     const char *name, *words;
 } sched_alias;
@@ -40,17 +41,17 @@ status sched_start(scheduler **out, const sched_options *o, err *e);
 const sched_options *sched_options_of(const scheduler *s);
 /* Number of requests that are running or waiting. */
 size_t sched_jobs(scheduler *s);
-/* From now on requests are refused (503). */
+/* Refuses all further requests (503). */
 void sched_drain(scheduler *s);
-/* Ends what is still under way with an error, and the thread. */
+/* Ends requests in progress with an error, then the thread. */
 void sched_stop(scheduler *s);
-/* Behind sched_stop, and behind job_leave of every job. */
+/* Frees it after sched_stop and job_leave of every job. */
 void sched_free(scheduler *s);
 /* Its part of /metrics. */
 void sched_metrics(scheduler *s, FILE *f);
 
-/* What a step of a lens read, as JSON, freed with free(): path is `ID/STEP`, strategy a number or NULL (1). NULL: *e
- * says why, or out of memory. */
+/* Returns the positions that a step of a lens read, as JSON, freed with free(): path is `ID/STEP`, strategy a number or
+ * NULL (1). NULL: *e says why, or out of memory. */
 char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_error *e);
 
 /* How a job reaches its client: called under the job's lock, sleep by job_read and job_start, wake by the scheduler and
@@ -65,7 +66,7 @@ typedef struct {
 
 /* Takes a request, which is then the job's, and puts it into the queue; NULL: *e says why, and r is freed. */
 job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_error *e);
-/* Whether the answer can begin: its status is known (*e: http 0, or an error), and of one that is no stream its whole
+/* True if the answer can begin: its status is known (*e: http 0, or an error), and of one that is no stream its whole
  * text. Else false, and the client was put to sleep. */
 bool job_start(job *j, api_error *e);
 /* Copies what came since, at most n bytes: their number, 0 when the client was put to sleep, -1 at the end, -2 at an

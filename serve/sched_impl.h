@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the scheduler share. */
+/* Declarations that the files of the scheduler share. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -53,7 +53,7 @@ typedef struct {
     int64_t limit;      /* of the sessions */
 } job_fork;
 
-/* What a lens looks at. */
+/* Strategies of a lens. */
 typedef struct {
     attn_spec full, spec[LENS_STRATEGIES];
     size_t n, drive;

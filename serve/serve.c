@@ -131,7 +131,7 @@ static status read_aliases(server *v, const cli *c, err *e)
     return ST_OK;
 }
 
-/* Whether what aliases stand for is there. */
+/* Checks the strategies of aliases. */
 static status check_aliases(const server *v, err *e)
 {
     for (size_t i = 0; i < v->n_aliases; i++) {

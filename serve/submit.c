@@ -93,7 +93,7 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     return true;
 }
 
-/* Whether what the request drafts with can, and whether its strategy verifies. */
+/* Checks that the draft of a request can draft, and that its strategy can verify. */
 static bool check_draft(const scheduler *s, job *j, api_error *e)
 {
     err why = {0};
