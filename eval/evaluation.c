@@ -207,10 +207,7 @@ static json_t *identity_json(const evaluation *ev, size_t row, const evaluation_
 
 static const json_t *result_of(const evaluation *ev, size_t row, const evaluation_item *x)
 {
-    json_t *like = identity_json(ev, row, x);
-    const json_t *found = like ? results_find(ev->out, like) : NULL;
-    json_decref(like);
-    return found;
+    return results_find(ev->out, identity_json(ev, row, x));
 }
 
 const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset, int64_t index, const char *pass)

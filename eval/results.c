@@ -97,11 +97,12 @@ static char *identity_of(const results *r, const json_t *line)
     return text;
 }
 
-const json_t *results_find(const results *r, const json_t *like)
+const json_t *results_find(const results *r, json_t *like)
 {
     char *id = identity_of(r, like);
     const json_t *found = id ? json_object_get(r->by_id, id) : NULL;
     free(id);
+    json_decref(like);
     return found;
 }
 

@@ -33,8 +33,9 @@ void results_close(results *r);
 
 /* Of several results with one identity in the file the first counts. */
 size_t results_count(const results *r);
-/* The result with the identity of `like`, an object with at least these members; NULL: there is none. */
-const json_t *results_find(const results *r, const json_t *like);
+/* Returns the result with the identity of `like`, an object with at least these members, which it takes; NULL: missing,
+ * or like is NULL. */
+const json_t *results_find(const results *r, json_t *like);
 
 /* Takes the line. When this returns ST_OK it is on the disk. On an error (a full disk, say) the file ends with the
  * last whole line. A line whose identity is there already is ST_USAGE. */

@@ -81,7 +81,7 @@ static json_t *identity_of(const drift_run *r, size_t row, int64_t generated)
 
 static const json_t *result_of(const drift_run *r, size_t row, int64_t generated)
 {
-    return fidelity_result(&r->f, identity_of(r, row, generated));
+    return results_find(r->f.out, identity_of(r, row, generated));
 }
 
 /* A generation under way. */

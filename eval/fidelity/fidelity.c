@@ -50,13 +50,6 @@ const int32_t *fidelity_piece(const token_list *text, size_t n, uint64_t seed, i
 
 /* ---- results ---- */
 
-const json_t *fidelity_result(const fidelity *f, json_t *like)
-{
-    const json_t *found = like ? results_find(f->out, like) : NULL;
-    json_decref(like);
-    return found;
-}
-
 status fidelity_print_number(double x, int width, int decimals, err *e)
 {
     return isnan(x) ? out_printf(e, " %*s", width, "-") : out_printf(e, " %*.*f", width, decimals, x);

@@ -38,8 +38,6 @@ typedef struct {
 status fidelity_run(fidelity *f, const fidelity_measure *m, err *e);
 void fidelity_close(fidelity *f);
 
-/* Returns the result with the identity `like`, which it takes; NULL: missing. */
-const json_t *fidelity_result(const fidelity *f, json_t *like);
 /* Prints a column of `width` characters after a space; NAN is "-". */
 status fidelity_print_number(double x, int width, int decimals, err *e);
 /* Returns x; NULL, and frees it, if bad (out of memory). */

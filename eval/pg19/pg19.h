@@ -57,12 +57,9 @@ typedef struct {
 
 /* The result of a row for a book at a length; NULL: there is none. */
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length);
-/* {"book", "attn", "budget", "length"}: its identity. */
-json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length);
 
 /* Computes what is missing for a book and adds it to the results. */
-status pg19_decode_book(pg19_run *r, size_t book, err *e);
-status pg19_window_book(pg19_run *r, size_t book, err *e);
+status pg19_run_book(pg19_run *r, size_t book, err *e);
 /* Tokens that a book takes of the bar, for all rows without a result. */
 int64_t pg19_work(const pg19_run *r, size_t book);
 

@@ -178,8 +178,7 @@ static status run_books(pg19_run *r, err *e)
     status st = ST_OK;
     for (size_t i = 0; i < r->books.n; i++) r->total += pg19_work(r, i);
     r->bar = progress_start(r->c, "pg19: tokens");
-    for (size_t i = 0; i < r->books.n && st == ST_OK; i++)
-        st = r->protocol == PG19_DECODE ? pg19_decode_book(r, i, e) : pg19_window_book(r, i, e);
+    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = pg19_run_book(r, i, e);
     progress_end(r->bar);
     r->bar = NULL;
     if (st != ST_OK && r->c->output && !r->c->quiet)

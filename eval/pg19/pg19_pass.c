@@ -14,7 +14,8 @@ const char *const pg19_protocols[] = {"decode", "window", "truncate"};
 
 /* ---- results ---- */
 
-json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length)
+/* Returns {"book", "attn", "budget", "length"}. */
+static json_t *identity_of(const pg19_run *r, size_t row, size_t book, int64_t length)
 {
     const attn_spec *spec = &r->rows.run[row].spec;
     return json_pack("{s:I, s:s, s:o, s:I}", "book", (json_int_t)book, "attn", spec->text, "budget",
@@ -23,10 +24,7 @@ json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length
 
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length)
 {
-    json_t *like = pg19_identity(r, row, book, length);
-    const json_t *found = like ? results_find(r->out, like) : NULL;
-    json_decref(like);
-    return found;
+    return results_find(r->out, identity_of(r, row, book, length));
 }
 
 /* ---- rows ---- */
@@ -161,7 +159,7 @@ static void group_close(group *g)
 static status add_result(const group *g, const seat *t, json_t *own, err *e)
 {
     const pg19_book *b = &g->r->books.book[g->book];
-    json_t *o = results_merge(pg19_identity(g->r, t->row, g->book, g->length), own);
+    json_t *o = results_merge(identity_of(g->r, t->row, g->book, g->length), own);
     return results_add(g->r->out,
                        results_merge(o, json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds",
                                                   (double)g->ns * 1e-9, "together", (int)g->n)),
@@ -359,14 +357,10 @@ static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit
     return st;
 }
 
-status pg19_decode_book(pg19_run *r, size_t book, err *e)
+status pg19_run_book(pg19_run *r, size_t book, err *e)
 {
-    int64_t n = (int64_t)fed_tokens(r, &r->books.book[book]);
-    return run_groups(r, book, r->length[0], n, decode_group, e);
-}
-
-status pg19_window_book(pg19_run *r, size_t book, err *e)
-{
+    if (r->protocol == PG19_DECODE)
+        return run_groups(r, book, r->length[0], (int64_t)fed_tokens(r, &r->books.book[book]), decode_group, e);
     for (size_t i = 0; i < r->n_lengths; i++) TRY(run_groups(r, book, r->length[i], r->length[i], window_group, e));
     return ST_OK;
 }

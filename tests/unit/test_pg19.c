@@ -176,7 +176,7 @@ static void check_decode(const char *name, const char *dir, const json_t *m)
         err e = {0};
         status st = open_run(&r, &c, dir, PG19_DECODE, n, &e);
         if (st == ST_OK) st = add_book(&r, bos_of(m), json_object_get(m, "plain"), SIZE_MAX, &e);
-        if (st == ST_OK) st = pg19_decode_book(&r, 0, &e);
+        if (st == ST_OK) st = pg19_run_book(&r, 0, &e);
         if (is_ok(st, &e, "%s: token by token", name)) {
             const json_t *line = pg19_result(&r, 0, 0, n);
             double want = exp(sum / (double)n), ppl = number(line, "ppl"), pass = number(line, "chunked_ppl");
@@ -206,7 +206,7 @@ static void check_window(const char *name, const char *dir, const json_t *m, con
     if (st == ST_OK) st = add_book(&r, -1, plain, SIZE_MAX, &e);
     if (st == ST_OK && second) st = add_book(&r, -1, plain, second, &e);
     for (size_t i = 0; i < r.books.n && st == ST_OK; i++) {
-        st = pg19_window_book(&r, i, &e);
+        st = pg19_run_book(&r, i, &e);
         const json_t *line = pg19_result(&r, 0, i, length);
         loss += number(line, "loss");
         windows += number(line, "windows");
@@ -289,7 +289,7 @@ static void check_stories(void)
     if (st == ST_UNSUPPORTED) tap_skip("stories260K: %s", e.msg);
     else {
         if (st == ST_OK) st = add_book(&r, -1, ids, SIZE_MAX, &e);
-        if (st == ST_OK) st = pg19_decode_book(&r, 0, &e);
+        if (st == ST_OK) st = pg19_run_book(&r, 0, &e);
         if (is_ok(st, &e, "stories260K: token by token")) {
             const json_t *line = pg19_result(&r, 0, 0, n);
             double want = number(j, "ppl_of_greedy_ids");
@@ -324,7 +324,7 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
     status st = open_run(&all, &c, dir, protocol, length, &e);
     all.stride = 32;
     if (st == ST_OK) st = add_book(&all, -1, ids, 200, &e);
-    if (st == ST_OK) st = protocol == PG19_DECODE ? pg19_decode_book(&all, 0, &e) : pg19_window_book(&all, 0, &e);
+    if (st == ST_OK) st = pg19_run_book(&all, 0, &e);
     is_ok(st, &e, "strategies side by side");
     is_int((long long)results_count(all.out), (long long)all.rows.n, "a result for each");
     for (size_t i = 0; i < all.rows.n && st == ST_OK; i++) {
@@ -332,7 +332,7 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
         st = open_run(&one, &k, dir, protocol, length, &e);
         one.stride = 32;
         if (st == ST_OK) st = add_book(&one, -1, ids, 200, &e);
-        if (st == ST_OK) st = protocol == PG19_DECODE ? pg19_decode_book(&one, 0, &e) : pg19_window_book(&one, 0, &e);
+        if (st == ST_OK) st = pg19_run_book(&one, 0, &e);
         if (is_ok(st, &e, "%s by itself", k.attn)) {
             json_t *a = timeless(pg19_result(&all, i, 0, length)), *b = timeless(pg19_result(&one, 0, 0, length));
             ok(json_equal(a, b), "%s: the same bits", k.attn);
@@ -353,16 +353,16 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
 
 /* How many allocations of a book's run were failed, one a time, until it went through; -1: it never did. The first
  * book is run without a failure: the backend's own scratch is there then. */
-static long fail_all(pg19_run *r, status (*run)(pg19_run *, size_t, err *))
+static long fail_all(pg19_run *r)
 {
     err e = {0};
-    status st = run(r, 0, &e);
+    status st = pg19_run_book(r, 0, &e);
     if (st != ST_OK) return -1;
     long at = 1;
     for (st = ST_NOMEM; at < 1000 && st == ST_NOMEM; at++) {
         e = (err){0};
         mem_test_fail_at(at);
-        st = run(r, 1, &e);
+        st = pg19_run_book(r, 1, &e);
     }
     mem_test_fail_at(0);
     return st == ST_OK ? at - 2 : -1;
@@ -376,12 +376,12 @@ static void check_failures(const char *dir, const json_t *ids)
     status st = open_run(&r, &c, dir, PG19_DECODE, 12, &e);
     for (int i = 0; i < 2 && st == ST_OK; i++) st = add_book(&r, -1, ids, 20, &e);
     if (is_ok(st, &e, "opens")) {
-        long n = fail_all(&r, pg19_decode_book);
+        long n = fail_all(&r);
         ok(n > 10, "token by token: every failed allocation is reported (%ld)", n);
         r.protocol = PG19_WINDOW;
         r.length[0] = 9;
         r.stride = 4;
-        n = fail_all(&r, pg19_window_book);
+        n = fail_all(&r);
         ok(n > 10, "in windows: every failed allocation is reported (%ld)", n);
     }
     close_run(&r);
