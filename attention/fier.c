@@ -10,7 +10,6 @@
 enum {
     P_G,
     P_OPEN,
-    P_LEVELS,
     P_SCORE,
     P_SINK,
     P_RECENT,
@@ -30,10 +29,6 @@ static const attn_param params[] = {
                 "tokens of the newest, incomplete group: levels anew at each token, scored by their keys, levels of "
                 "the newest g tokens, or always attended",
                 FIER_REQUANT, 0, 3},
-    [P_LEVELS] = {"levels", "range mad two_mean middle",
-                  "minimum and maximum (the paper); mean and mean deviation; means of the two classes; middles of the "
-                  "two halves",
-                  FIER_RANGE, 0, 3},
     [P_SCORE] = {"score", "float int8",
                  "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: faster, nearly the same "
                  "ranks",
@@ -100,7 +95,6 @@ static void fier_reset(attn_view *v)
     retrieve_reset(v);
     bits_reset(&c->bits, v, attn_get(v, P_G));
     for (int l = 0; l < v->shape->n_layers; l++) {
-        c->bits.index[l].how = (fier_levels)attn_get(v, P_LEVELS);
         c->bits.index[l].open = (fier_open)attn_get(v, P_OPEN);
         c->bits.index[l].products = (fier_products)attn_get(v, P_SCORE);
     }

@@ -5,7 +5,6 @@
 
 #include "kernels/ops_select.h"
 
-typedef enum { FIER_RANGE, FIER_MAD, FIER_TWO_MEAN, FIER_MIDDLE } fier_levels; /* methods.md 7.7 */
 /* What scores the tokens of the newest, incomplete group (methods.md 7.3): levels of what it has, its keys,
  * levels of the newest `group` tokens, or nothing (it is always attended). */
 typedef enum { FIER_REQUANT, FIER_EXACT, FIER_WINDOW, FIER_KEEP } fier_open;
@@ -20,12 +19,8 @@ typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` mu
  *
  * The ops are INDEX_OPS:
  *
- * add: groups that the keys complete or leave open get their levels and bits; complete ones never change again. With x
- * the keys of a channel in ascending order, all in float32, a bit is x >= z, and
- *   range      z = 0.5 (lo + hi), lo = min, hi = max
- *   mad        z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z + dev
- *   two_mean   z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's)
- *   middle     z of range; r = 0.25 (max - min), lo = min + r, hi = max - r: the middles of range's two halves
+ * add: groups that the keys complete or leave open get their levels and bits; complete ones never change again. lo and
+ * hi are the minimum and the maximum of the keys of a channel, z = 0.5 (lo + hi) in float32, and a bit is x >= z.
  *
  * redo: ring and open group again, from the rows of the newest `group` slots (window) or of [n / group * group, n).
  *
@@ -42,7 +37,6 @@ typedef struct {
     buf bits, levels, ring;
     dtype type;
     size_t n_kv_heads, head_dim, cap, group;
-    fier_levels how;
     fier_open open;
     fier_products products;
 } fier_index;

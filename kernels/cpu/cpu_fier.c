@@ -45,7 +45,7 @@ static void set_group(const new_keys *n, size_t head, size_t from, size_t begin,
     size_t d = x->head_dim, es = dtype_size(x->type), words = fier_words(d), blocks = (x->cap + 31) / 32;
     size_t groups = (x->cap + x->group - 1) / x->group;
     for (size_t p = from; p < to; p++) key_row(rows + (p - from) * d, n, head, p);
-    n->kn->fier_levels(z, lo, hi, rows, to - from, d, x->how);
+    n->kn->fier_levels(z, lo, hi, rows, to - from, d);
     unsigned char *levels = x->levels.p + (head * groups + begin / x->group) * 2 * d * es;
     n->kn->narrow(levels, lo, x->type, d);
     n->kn->narrow(levels + d * es, hi, x->type, d);

@@ -315,52 +315,20 @@ void LEVEL(k_fier_score_int8)(const fier_run *r)
 
 /* ---- levels and bits ---- */
 
-/* Means of the keys below z and of the others. */
-static void two_means(float *z, float *lo, float *hi, const float *x, size_t m, size_t d)
-{
-    for (size_t c = 0; c < d; c++) {
-        float sum[2] = {0}, count[2] = {0};
-        for (size_t i = 0; i < m; i++) {
-            int upper = x[i * d + c] >= z[c];
-            sum[upper] += x[i * d + c];
-            count[upper] += 1;
-        }
-        lo[c] = sum[count[0] == 0] / count[count[0] == 0];
-        hi[c] = sum[count[1] != 0] / count[count[1] != 0];
-    }
-}
-
-void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how)
+void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d)
 {
     for (size_t c = 0; c < d; c += VF_LANES) {
         size_t left = d - c;
-        VF first = vf_load_some(x + c, left), least = first, most = first, sum = vf_zero(), dev = vf_zero();
+        VF least = vf_load_some(x + c, left), most = least;
         for (size_t i = 0; i < m; i++) {
             VF v = vf_load_some(x + i * d + c, left);
             least = vf_min(v, least);
             most = vf_max(v, most);
-            sum = vf_add(sum, v);
         }
-        VF mid = vf_mul(vf_set1(0.5f), vf_add(least, most)), n = vf_set1((float)m);
-        if (how == FIER_MAD) {
-            mid = vf_div(sum, n);
-            for (size_t i = 0; i < m; i++) {
-                VF v = vf_sub(vf_load_some(x + i * d + c, left), mid);
-                dev = vf_add(dev, vf_max(v, vf_sub(vf_zero(), v)));
-            }
-            dev = vf_div(dev, n);
-            least = vf_sub(mid, dev);
-            most = vf_add(mid, dev);
-        } else if (how == FIER_MIDDLE) {
-            VF r = vf_mul(vf_set1(0.25f), vf_sub(most, least));
-            least = vf_add(least, r);
-            most = vf_sub(most, r);
-        }
-        vf_store_some(z + c, mid, left);
+        vf_store_some(z + c, vf_mul(vf_set1(0.5f), vf_add(least, most)), left);
         vf_store_some(lo + c, least, left);
         vf_store_some(hi + c, most, left);
     }
-    if (how == FIER_TWO_MEAN) two_means(z, lo, hi, x, m, d);
 }
 
 void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d)

@@ -291,7 +291,7 @@ typedef struct {
     OP(void, fier_score, (const fier_run *r))                                                                          \
     OP(void, fier_score_int8, (const fier_run *r))                                                                     \
     /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */            \
-    OP(void, fier_levels, (float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how))       \
+    OP(void, fier_levels, (float *z, float *lo, float *hi, const float *x, size_t m, size_t d))                        \
     OP(void, fier_bits, (uint32_t * word, const float *z, const float *x, size_t d))                                   \
     /* Key k [d], already rounded to t, joins a page [2][d]. */                                                        \
     OP(void, quest_add, (void *page, const float *k, size_t d, dtype t, bool anew))                                    \

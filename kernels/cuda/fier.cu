@@ -15,7 +15,6 @@ typedef struct {
     void *levels, *ring;
     size_t group, groups, blocks; /* of cap tokens */
     int heads, dim, words;
-    fier_levels how;
     fier_open open;
     bool bytes; /* products of whole numbers */
 } ones;
@@ -31,7 +30,6 @@ static ones ones_of(const fier_index *x)
             (int)x->n_kv_heads,
             (int)x->head_dim,
             (int)fier_words(x->head_dim),
-            x->how,
             x->open,
             x->products == FIER_INT8};
 }
@@ -69,37 +67,6 @@ template <class T> static __device__ levels range_of(const channel<T> &k, int64_
     return {__fmul_rn(0.5f, __fadd_rn(lo, hi)), lo, hi};
 }
 
-template <class T> static __device__ levels middle_of(const channel<T> &k, int64_t from, int64_t to)
-{
-    levels l = range_of(k, from, to);
-    float r = __fmul_rn(0.25f, __fsub_rn(l.hi, l.lo));
-    return {l.z, __fadd_rn(l.lo, r), __fsub_rn(l.hi, r)};
-}
-
-template <class T> static __device__ levels mad_of(const channel<T> &k, int64_t from, int64_t to)
-{
-    float sum = 0, dev = 0, m = (float)(to - from);
-    for (int64_t p = from; p < to; p++) sum = __fadd_rn(sum, k.key(p));
-    float z = __fdiv_rn(sum, m);
-    for (int64_t p = from; p < to; p++) dev = __fadd_rn(dev, fabsf(__fsub_rn(k.key(p), z)));
-    dev = __fdiv_rn(dev, m);
-    return {z, __fsub_rn(z, dev), __fadd_rn(z, dev)};
-}
-
-template <class T> static __device__ levels two_means_of(const channel<T> &k, int64_t from, int64_t to)
-{
-    levels l = range_of(k, from, to);
-    float low = 0, high = 0, n_low = 0, n_high = 0;
-    for (int64_t p = from; p < to; p++) {
-        float v = k.key(p);
-        if (v >= l.z) high = __fadd_rn(high, v), n_high += 1;
-        else low = __fadd_rn(low, v), n_low += 1;
-    }
-    l.lo = n_low == 0 ? __fdiv_rn(high, n_high) : __fdiv_rn(low, n_low);
-    l.hi = n_high == 0 ? __fdiv_rn(low, n_low) : __fdiv_rn(high, n_high);
-    return l;
-}
-
 /* A block has the group that starts at `begin` of one head, and its tokens before `to`; threads are channels, a warp
  * the 32 of a word. */
 template <class T>
@@ -111,10 +78,7 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     if (open && (x.open == FIER_EXACT || x.open == FIER_KEEP)) return;
     int64_t from = open && x.open == FIER_WINDOW ? max(to - g, (int64_t)0) : begin;
     channel<T> keys = {x, k, first, head, inside ? c : 0};
-    levels l = x.how == FIER_MAD        ? mad_of(keys, from, to)
-               : x.how == FIER_TWO_MEAN ? two_means_of(keys, from, to)
-               : x.how == FIER_MIDDLE   ? middle_of(keys, from, to)
-                                        : range_of(keys, from, to);
+    levels l = range_of(keys, from, to);
     T *out = (T *)x.levels + (head * x.groups + (size_t)(begin / g)) * 2 * x.dim;
     if (inside) put_f32(&out[c], l.lo), put_f32(&out[x.dim + c], l.hi);
     unsigned mine = __ballot_sync(ALL_LANES, inside);

@@ -40,45 +40,11 @@ static levels range_of(const fier_index *x, const new_keys *n, size_t head, size
     return (levels){0.5f * (lo + hi), lo, hi};
 }
 
-static levels middle_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
-{
-    levels l = range_of(x, n, head, c, from, to);
-    float r = 0.25f * (l.hi - l.lo);
-    return (levels){l.z, l.lo + r, l.hi - r};
-}
-
-static levels mad_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
-{
-    float sum = 0, dev = 0, m = (float)(to - from);
-    for (int64_t p = from; p < to; p++) sum += key(x, n, head, p, c);
-    float z = sum / m;
-    for (int64_t p = from; p < to; p++) dev += fabsf(key(x, n, head, p, c) - z);
-    dev /= m;
-    return (levels){z, z - dev, z + dev};
-}
-
-static levels two_means_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
-{
-    levels l = range_of(x, n, head, c, from, to);
-    float sum[2] = {0}, count[2] = {0};
-    for (int64_t p = from; p < to; p++) {
-        float v = key(x, n, head, p, c);
-        sum[v >= l.z] += v;
-        count[v >= l.z] += 1;
-    }
-    l.lo = sum[count[0] == 0] / count[count[0] == 0];
-    l.hi = sum[count[1] != 0] / count[count[1] != 0];
-    return l;
-}
-
 /* Levels from the keys [from, to), bits of the tokens [begin, to) of one group. */
 static void set_channel(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t begin,
                         int64_t to)
 {
-    levels l = x->how == FIER_MAD        ? mad_of(x, n, head, c, from, to)
-               : x->how == FIER_TWO_MEAN ? two_means_of(x, n, head, c, from, to)
-               : x->how == FIER_MIDDLE   ? middle_of(x, n, head, c, from, to)
-                                         : range_of(x, n, head, c, from, to);
+    levels l = range_of(x, n, head, c, from, to);
     size_t groups = (x->cap + x->group - 1) / x->group, blocks = (x->cap + 31) / 32, words = fier_words(x->head_dim);
     size_t at = (head * groups + (size_t)begin / x->group) * 2 * x->head_dim + c;
     ref_put(x->levels, x->type, at, l.lo);

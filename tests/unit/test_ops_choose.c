@@ -378,9 +378,8 @@ static fier_index bits_of(op_run *x, size_t n, size_t dim, const int64_t *p, dty
                     .head_dim = dim,
                     .cap = n,
                     .group = (size_t)p[0],
-                    .how = (fier_levels)p[1],
-                    .open = (fier_open)p[2],
-                    .products = (fier_products)p[3]};
+                    .open = (fier_open)p[1],
+                    .products = (fier_products)p[2]};
     f.bits = op_inout(x, NULL, KV * ((n + 31) / 32) * fier_words(dim) * 128, BITS, 0);
     f.levels = op_inout(x, NULL, KV * ((n + f.group - 1) / f.group) * 2 * dim * dtype_size(t), BITS, 0);
     f.ring = op_inout(x, NULL, KV * f.group * dim * dtype_size(t), BITS, 0);
@@ -414,9 +413,9 @@ static void fier(op_run *x, const int64_t *p)
            stride = n + 3;
     dtype t = (dtype)p[3];
     fier_index a = bits_of(x, n, dim, p + 4, t), b = bits_of(x, n, dim, p + 4, t);
-    buf k = keys_of(x, n, dim, p[8]), q = op_floats(x, heads * dim);
+    buf k = keys_of(x, n, dim, p[7]), q = op_floats(x, heads * dim);
     static const float odd[] = {NAN, INFINITY, -INFINITY, 1e-42f, 3e38f, 0};
-    for (size_t i = 0; i < 6 && p[8]; i++) x->be->ops->upload(x->be, buf_at(q, i % heads * dim * 4), &odd[i], 4);
+    for (size_t i = 0; i < 6 && p[7]; i++) x->be->ops->upload(x->be, buf_at(q, i % heads * dim * 4), &odd[i], 4);
     kv_rows rows = rows_of(x, k, n, dim, t);
     o->add(x->be, &(index_add_job){&a, 0, k, n}, 1);
     o->add(x->be, &(index_add_job){&b, 0, k, half}, 1);
@@ -425,15 +424,15 @@ static void fier(op_run *x, const int64_t *p)
            bits = KV * ((n + 31) / 32) * fier_words(dim) * 128;
     op_equal(x, a.levels, b.levels, levels, "levels, one by one");
     op_equal(x, a.bits, b.bits, bits, "bits, one by one");
-    item_range to = candidates(n, p[9] ? (int64_t)n / 3 : 0, (int64_t)n), back = candidates(half, 0, (int64_t)half);
+    item_range to = candidates(n, p[8] ? (int64_t)n / 3 : 0, (int64_t)n), back = candidates(half, 0, (int64_t)half);
     score_job j = score_of(&a, scores_out(x, heads * stride), stride, q, heads, to, op_read(x));
     o->score(x->be, &j, 1);
     o->redo(x->be, &b, &rows, (int64_t)half);
     j = score_of(&b, scores_out(x, heads * stride), stride, q, heads, back, NONE);
     o->score(x->be, &j, 1);
     fier_add_rest(x, &b, k, half, n);
-    if (p[6] != FIER_EXACT && p[6] != FIER_KEEP) op_same(x, a.levels, b.levels, levels, "levels after a rewind");
-    if (p[6] != FIER_EXACT && p[6] != FIER_KEEP) op_same(x, a.bits, b.bits, bits, "bits after a rewind");
+    if (p[5] != FIER_EXACT && p[5] != FIER_KEEP) op_same(x, a.levels, b.levels, levels, "levels after a rewind");
+    if (p[5] != FIER_EXACT && p[5] != FIER_KEEP) op_same(x, a.bits, b.bits, bits, "bits after a rewind");
     if (heads == KV) return;
     buf score = op_in(x, NULL, 4 * heads * stride), by_two = op_inout(x, NULL, 4 * KV * stride, UNIT, 1e-4),
         vote = op_inout(x, NULL, 4 * KV * stride, UNIT, 1e-4);
@@ -443,28 +442,7 @@ static void fier(op_run *x, const int64_t *p)
                                 1);
     j.votes = vote, j.scale = 0.25f, j.read = op_read(x);
     o->score(x->be, &j, 1);
-    if (!p[8]) op_same(x, by_two, vote, 4 * KV * stride, "vote is score and combine");
-}
-
-/* Bits of range, and levels a quarter further in. */
-static void fier_middle(op_run *x, const int64_t *p)
-{
-    enum { D = 34, N = 96 };
-    const int64_t range[] = {p[0], FIER_RANGE, FIER_REQUANT, FIER_FLOAT},
-                  middle[] = {p[0], FIER_MIDDLE, FIER_REQUANT, FIER_FLOAT};
-    size_t groups = (N + (size_t)p[0] - 1) / (size_t)p[0], bits = KV * (N / 32) * fier_words(D) * 128;
-    fier_index a = bits_of(x, N, D, range, DT_F32), b = bits_of(x, N, D, middle, DT_F32);
-    buf k = keys_of(x, N, D, false);
-    x->be->ops->fier->add(x->be, &(index_add_job){&a, 0, k, N}, 1);
-    x->be->ops->fier->add(x->be, &(index_add_job){&b, 0, k, N}, 1);
-    op_same(x, a.bits, b.bits, bits, "bits");
-    float *of = op_see(x, a.levels, KV * groups * 2 * D * 4), *is = op_see(x, b.levels, KV * groups * 2 * D * 4);
-    for (size_t i = 0; i < KV * groups * 2 * D; i++) {
-        bool lower = i / D % 2 == 0;
-        float lo = of[lower ? i : i - D], hi = of[lower ? i + D : i], r = 0.25f * (hi - lo);
-        op_note(x, is[i] == (lower ? lo + r : hi - r), "level %zu", i);
-    }
-    free(of), free(is);
+    if (!p[7]) op_same(x, by_two, vote, 4 * KV * stride, "vote is score and combine");
 }
 
 /* Whole numbers that 8 and 7 bits hold, also where all are as large as can be: products are exact. */
@@ -472,7 +450,7 @@ static void fier_whole(op_run *x, const int64_t *p)
 {
     enum { D = 256, N = 64, H = KV * 5 };
     static float k[N * KV * D], q[H * D];
-    const int64_t form[] = {32, FIER_RANGE, FIER_REQUANT, FIER_INT8};
+    const int64_t form[] = {32, FIER_REQUANT, FIER_INT8};
     fier_index f = bits_of(x, N, D, form, DT_F32);
     for (size_t c = 0; c < KV * D; c++) {
         float span = p[0] || c % D == 3 ? 127 : (float)op_int(x, 0, 127), base = (float)op_int(x, -4, 4);
@@ -522,7 +500,7 @@ static void spans(op_run *x, const int64_t *p)
     int64_t items = p[5] ? (int64_t)n : (int64_t)((n + page - 1) / page), a = op_int(x, 0, items - 1),
             b = op_int(x, 0, items - 1);
     int64_t lo = a < b ? a : b, hi = (a < b ? b : a) + 1, granule = p[5] ? 1 : (int64_t)page;
-    const int64_t form[] = {p[1], FIER_RANGE, p[6], p[6] % 2};
+    const int64_t form[] = {p[1], p[6], p[6] % 2};
     item_spans g = some_spans(x, lists, op_int(x, 1, 40), lo, hi, p[7]);
     buf k = op_floats(x, n * KV * dim), q = op_floats(x, heads * dim);
     item_range to = candidates(n, lo, hi);
@@ -594,7 +572,7 @@ static void spans(op_run *x, const int64_t *p)
 static void jobs(op_run *x, const int64_t *p)
 {
     enum { JOBS = 3, D = 16, N = 3000, PAGE = 4 };
-    const int64_t length[JOBS] = {p[0], p[1], p[2]}, form[] = {8, FIER_RANGE, FIER_EXACT, FIER_FLOAT};
+    const int64_t length[JOBS] = {p[0], p[1], p[2]}, form[] = {8, FIER_EXACT, FIER_FLOAT};
     size_t heads = KV * 3;
     fier_index bits[2 * JOBS];
     quest_index bounds[2 * JOBS];
@@ -712,23 +690,21 @@ static const op_test tests[] = {
      260,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(0, 1, 2, 3),
-      OP_P(FIER_FLOAT), OP_P(0), OP_BOOL}},
+     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(FIER_FLOAT),
+      OP_P(0), OP_BOOL}},
     {"fier: products of 8 bits",
      fier,
      130,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(0),
-      OP_P(FIER_INT8), OP_BOOL, OP_BOOL}},
+     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(0), OP_P(FIER_INT8), OP_BOOL,
+      OP_BOOL}},
     {"fier: votes in chunks",
      fier,
      9,
      4,
      0,
-     {OP_P(16), OP_P(2, 3, 17), OP_P(4300), OP_TYPES, OP_P(32, 7, 2000), OP_P(0), OP_P(0, 1), OP_BOOL, OP_P(0),
-      OP_BOOL}},
-    {"fier: middles of halves", fier_middle, 3, 1, 0, {OP_P(1, 7, 32)}},
+     {OP_P(16), OP_P(2, 3, 17), OP_P(4300), OP_TYPES, OP_P(32, 7, 2000), OP_P(0, 1), OP_BOOL, OP_P(0), OP_BOOL}},
     {"fier: whole numbers", fier_whole, 2, 1, 0, {OP_BOOL}},
     {"spans of items",
      spans,
