@@ -257,10 +257,6 @@ def json_lines(rows, about, a):
 
 # ---- picture ----
 
-COLOURS = {PEER: "#888888", "full": "#1b1b1b", "quest": "#0072b2", "fier": "#d55e00", "pariskv": "#009e73"}
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 380, 58, 130, 44, 48
-
-
 def lines_of(path, weight):
     """{name: [(context, tokens a second), ...]} of the decode rows."""
     try:
@@ -281,41 +277,29 @@ def lines_of(path, weight):
     return rows[0], {k: sorted(v) for k, v in out.items()}
 
 
-def plot(path, weight):
+def plot(path, weight, out):
     head, data = lines_of(path, weight)
+    try:
+        import matplotlib
+    except ImportError:
+        fail("pictures need matplotlib (pip install matplotlib)")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
     contexts = sorted({c for line in data.values() for c, _ in line})
-    most = max(v for line in data.values() for _, v in line)
-    step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50, 100, 1e3, 1e4, 1e5, 1e6) if most / s <= 8)
-    top = step * (int(most / step) + 1)
-
-    def x(c):
-        return LEFT + (WIDTH - LEFT - RIGHT) * contexts.index(c) / max(1, len(contexts) - 1)
-
-    def y(v):
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * v / top
-
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
-           f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-           f'<text x="{LEFT}" y="22" font-size="15">Decode, tokens a second: {head["shape"]}, {weight}, {head["threads"]} CPU threads</text>']
-    v = 0
-    while v <= top:
-        out.append(f'<path d="M{LEFT} {y(v):.1f}H{WIDTH - RIGHT}" stroke="#dddddd"/>'
-                   f'<text x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>')
-        v += step
-    for c in contexts:
-        name = "empty" if c == 0 else f"{c // 1024}k" if c % 1024 == 0 else str(c)
-        out.append(f'<text x="{x(c):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{name}</text>')
-    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">tokens of context</text>')
-    labels = []  # from the top, at least 15 apart
+    names = ["empty" if c == 0 else f"{c // 1024}k" if c % 1024 == 0 else str(c) for c in contexts]
+    figure, axes = pyplot.subplots(figsize=(7.6, 3.8), layout="constrained")
     for name, line in sorted(data.items(), key=lambda d: -d[1][-1][1]):
-        colour = COLOURS.get(name.split()[0], "#aa3377")
-        points = " ".join(f"{x(c):.1f},{y(v):.1f}" for c, v in line)
-        dash = ' stroke-dasharray="6 4"' if name == PEER else ""
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"{dash}/>')
-        out += [f'<circle cx="{x(c):.1f}" cy="{y(v):.1f}" r="3.5" fill="{colour}"/>' for c, v in line]
-        labels.append(max(y(line[-1][1]), labels[-1] + 15 if labels else 0))
-        out.append(f'<text x="{x(line[-1][0]) + 10:.1f}" y="{labels[-1] + 4:.1f}" fill="{colour}">{name}</text>')
-    return "\n".join(out + ["</svg>"]) + "\n"
+        axes.plot([contexts.index(c) for c, _ in line], [v for _, v in line], "--o" if name == PEER else "-o", label=name)
+    axes.set(title=f"{head['shape']}, {weight}, {head['threads']} CPU threads", xlabel="Context length (tokens)",
+             ylabel="Tokens per second", ylim=(0, None))
+    axes.set_xticks(range(len(names)), names)
+    axes.grid(axis="y", color="#dddddd")
+    figure.legend(loc="outside right center", frameon=False)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "peers"}):
+        try:
+            figure.savefig(out, metadata={"Date": None} if out.endswith(".svg") else {})
+        except (OSError, ValueError) as e:
+            fail(f"{out}: {e}")
 
 
 def main():
@@ -325,7 +309,7 @@ def main():
     if a.plot:
         if not a.o:
             fail("--plot: -o PICTURE.svg is expected", 2)
-        write(a.o, plot(a.plot, "q8" if len(a.weights) > 1 else a.weights[0]))
+        plot(a.plot, "q8" if len(a.weights) > 1 else a.weights[0], a.o)
         return
     files = models(a)
     if a.prepare:

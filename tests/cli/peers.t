@@ -32,13 +32,14 @@ cat >"$tmp/rows.jsonl" <<'END'
 {"weights": "q8", "phase": "decode", "tokens": 4096, "name": "full", "tokens_per_s": 10.0}
 {"weights": "q8", "phase": "prompt", "tokens": 512, "name": "full", "tokens_per_s": 900.0}
 END
-peers --plot "$tmp/rows.jsonl" -o "$tmp/p.svg"
-check "a picture" test "$status" -eq 0
-cp "$tmp/p.svg" "$tmp/out"
-# The axis ends at 25: y = 332 - 288 v / 25, x from 58 to 630.
-out_has 'points="58.0,216.8 630.0,274.4"' "the peer's line"
-out_has 'points="58.0,101.6 630.0,216.8"' "ours"
-out_has '>4k</text>' "contexts are named"
+if python3 -c "import matplotlib" 2>/dev/null; then
+    peers --plot "$tmp/rows.jsonl" -o "$tmp/p.svg"
+    check "a picture" test "$status" -eq 0
+    cp "$tmp/p.svg" "$tmp/out"
+    for text in ">llama.cpp<" ">full<" ">empty<" ">4k<" "tiny, q8, 2 CPU threads"; do out_has "$text" "the picture: '$text'"; done
+else
+    skip "the picture: no matplotlib"
+fi
 head -n 1 "$tmp/rows.jsonl" >"$tmp/head.jsonl"
 bad 1 "no decode with q8 weights" "a file without decode" --plot "$tmp/head.jsonl" -o "$tmp/x.svg"
 bad 1 "No such file" "no file" --plot "$tmp/no.jsonl" -o "$tmp/x.svg"
