@@ -5,10 +5,14 @@
 #define EVAL_METRICS_ANSWER_H
 
 #include "eval/metrics/impl.h"
+#include "eval/metrics/regex.h"
 #include "eval/metrics/str.h"
 
 struct answer_rule {
-    /* Finds the answer, a part of the output; false: there is none. NULL: `extract` makes it. */
+    /* The answer is the group of the pattern's first match, or of the last one. */
+    const char *pattern;
+    bool last;
+    /* With neither pattern nor `extract`: finds the answer, a part of the output; false: there is none. */
     bool (*find)(utf8_text *answer, utf8_text output);
     /* Puts the answer into *out, which is empty; *found false: the output has none. */
     status (*extract)(str *out, bool *found, utf8_text output, err *e);

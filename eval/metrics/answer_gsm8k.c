@@ -14,23 +14,13 @@ enum { MOST_NUMBER = 256 };
 
 /* ---- text ---- */
 
-static bool is_number_mark(char c)
-{
-    return is_ascii_digit(c) || c == '.' || c == ',';
-}
-
-static utf8_text part(utf8_text s, size_t from, size_t to)
-{
-    return (utf8_text){s.s + from, to - from};
-}
-
 /* What stands behind the last `mark`; false: there is none. */
 static bool behind_last(utf8_text *out, utf8_text s, const char *mark)
 {
     size_t n = strlen(mark);
     for (size_t at = s.n; at-- > 0;)
         if (s.n - at >= n && memcmp(s.s + at, mark, n) == 0) {
-            *out = part(s, at + n, s.n);
+            *out = (utf8_text){s.s + at + n, s.n - at - n};
             return true;
         }
     return false;
@@ -44,94 +34,26 @@ static utf8_text label_of(utf8_text s)
     return s;
 }
 
-/* ---- numbers behind a mark ---- */
+/* ---- what an output answers: patterns of lm-eval and of the dataset's own code ---- */
 
-/* -?[0-9.,]+ at byte `at`; its end, or `at`: none. */
-static size_t plain_number(utf8_text s, size_t at)
+#define NUMBER   "-?[0-9.,]+"
+#define FLEXIBLE "-?[$0-9.,]{2,}|-?[0-9]+"
+#define HASH     "#### (" NUMBER ")"
+
+static status extract_box_or_number(str *out, bool *found, utf8_text s, err *e)
 {
-    size_t first = at + (at < s.n && s.s[at] == '-'), end = first;
-    while (end < s.n && is_number_mark(s.s[end])) end++;
-    return end > first ? end : at;
-}
-
-/* The first number behind `mark`. followed: by one more character, no newline, so that at the end of a line it loses
- * its last one. */
-static bool number_behind(utf8_text *out, utf8_text s, const char *mark, bool followed)
-{
-    size_t n = strlen(mark);
-    for (size_t at = 0; s.n >= n && at <= s.n - n; at++) {
-        if (memcmp(s.s + at, mark, n) != 0) continue;
-        size_t begin = at + n, end = plain_number(s, begin), digits = begin + (begin < s.n && s.s[begin] == '-');
-        if (end == begin) continue;
-        if (followed && (end == s.n || s.s[end] == '\n')) end--;
-        if (end == digits) continue;
-        *out = part(s, begin, end);
-        return true;
-    }
-    return false;
-}
-
-/* -?[$0-9.,]{2,} or -?[0-9]+ at byte `at`; its end, or `at`: none. */
-static size_t flexible_number(utf8_text s, size_t at)
-{
-    size_t first = at + (at < s.n && s.s[at] == '-'), end = first;
-    while (end < s.n && (is_number_mark(s.s[end]) || s.s[end] == '$')) end++;
-    return end >= first + 2 || (end == first + 1 && is_ascii_digit(s.s[first])) ? end : at;
-}
-
-/* Finds the last run of digits, `$`, `,` and `.`, as lm-eval's flexible filters do. */
-static bool find_flexible(utf8_text *out, utf8_text s)
-{
-    bool found = false;
-    for (size_t at = 0; at < s.n;) {
-        size_t end = flexible_number(s, at);
-        if (end > at) {
-            *out = part(s, at, end);
-            found = true;
-            at = end;
-        } else {
-            at++;
-        }
-    }
-    return found;
-}
-
-/* ---- what an output answers ---- */
-
-static bool find_strict(utf8_text *out, utf8_text s)
-{
-    return number_behind(out, s, "The answer is ", true);
-}
-
-static bool find_hash(utf8_text *out, utf8_text s)
-{
-    return number_behind(out, s, "#### ", false);
-}
-
-/* Finds the last number after its mark. */
-static bool find_llama(utf8_text *out, utf8_text s)
-{
-    static const char mark[] = "The final answer is ";
-    enum { N = sizeof mark - 1 };
-    for (size_t at = s.n < N ? 0 : s.n - N + 1; at-- > 0;) {
-        size_t end = memcmp(s.s + at, mark, N) == 0 ? flexible_number(s, at + N) : 0;
-        if (end <= at + N) continue;
-        *out = part(s, at + N, end);
-        return true;
-    }
-    return false;
-}
-
-static bool find_box_or_number(utf8_text *out, utf8_text s)
-{
-    return answer_box(out, s) || find_flexible(out, s);
+    utf8_text a = {0};
+    *found = answer_box(&a, s);
+    if (!*found) TRY(regex_find(&a, found, FLEXIBLE, true, s, e));
+    str_set(out, a.s, a.n);
+    return str_check(out, e);
 }
 
 static status extract_official(str *out, bool *found, utf8_text s, err *e)
 {
-    utf8_text a;
-    *found = find_hash(&a, s);
-    if (*found) str_set(out, a.s, a.n);
+    utf8_text a = {0};
+    TRY(regex_find(&a, found, HASH, false, s, e));
+    str_set(out, a.s, a.n);
     str_replace(out, ",", "");
     return str_check(out, e);
 }
@@ -243,11 +165,13 @@ static status same_number(bool *same, const str *answer, utf8_text label, err *e
     return st;
 }
 
-const answer_rule answer_gsm8k = {.find = find_box_or_number, .same = same_number},
-                  answer_gsm8k_strict = {.find = find_strict, .same = same_lmeval},
-                  answer_gsm8k_flexible = {.find = find_flexible, .same = same_lmeval},
-                  answer_gsm8k_hash = {.find = find_hash, .same = same_lmeval},
-                  answer_gsm8k_llama = {.find = find_llama, .same = same_lmeval},
+const answer_rule answer_gsm8k = {.extract = extract_box_or_number, .same = same_number},
+                  answer_gsm8k_strict = {.pattern = "The answer is (" NUMBER ")[^\\n]", .same = same_lmeval},
+                  answer_gsm8k_flexible = {.pattern = FLEXIBLE, .last = true, .same = same_lmeval},
+                  answer_gsm8k_hash = {.pattern = HASH, .same = same_lmeval},
+                  answer_gsm8k_llama = {.pattern = "The final answer is (" FLEXIBLE ")",
+                                        .last = true,
+                                        .same = same_lmeval},
                   answer_gsm8k_official = {.extract = extract_official, .same = same_without_commas},
                   answer_gsm8k_logquant = {.extract = extract_logquant, .same = same_text},
                   answer_gsm8k_logquant_commas = {.extract = extract_logquant, .same = same_without_commas};

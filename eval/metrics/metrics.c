@@ -51,7 +51,8 @@ static status extract(const answer_rule *rule, str *out, bool *found, utf8_text 
 {
     utf8_text part;
     if (rule->extract) return rule->extract(out, found, output, e);
-    *found = rule->find(&part, output);
+    if (rule->pattern) TRY(regex_find(&part, found, rule->pattern, rule->last, output, e));
+    else *found = rule->find(&part, output);
     if (*found) str_set(out, part.s, part.n);
     return str_check(out, e);
 }
