@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,12 +20,16 @@ void file_draft_test_fail_at(long n)
     atomic_store(&fail_in, n);
 }
 
-/* Whether the call that is about to be made is to fail. */
-static bool refused(void)
+bool file_refused(atomic_long *calls)
 {
-    if (atomic_load(&fail_in) == 0 || atomic_fetch_sub(&fail_in, 1) != 1) return false;
+    if (atomic_load(calls) == 0 || atomic_fetch_sub(calls, 1) != 1) return false;
     errno = EIO;
     return true;
+}
+
+static bool refused(void)
+{
+    return file_refused(&fail_in);
 }
 
 static status failed(const file_draft *d, const char *what, err *e)
@@ -74,19 +76,24 @@ status file_draft_open(file_draft *d, const char *path, err *e)
     return d->fd < 0 ? failed(d, "cannot make it", e) : ST_OK;
 }
 
-status file_draft_write(file_draft *d, uint64_t at, const void *p, size_t n, err *e)
+status file_write_at(int fd, uint64_t at, const void *p, size_t n, const char *name, atomic_long *calls, err *e)
 {
     const char *from = p;
     for (size_t done = 0; done < n;) {
-        ssize_t k = refused() ? -1 : pwrite(d->fd, from + done, n - done, (off_t)(at + done));
+        ssize_t k = file_refused(calls) ? -1 : pwrite(fd, from + done, n - done, (off_t)(at + done));
         if (k < 0 && errno == EINTR) continue;
         if (k == 0) errno = ENOSPC;
         if (k <= 0)
-            return err_set(e, ST_IO, "%s: writing at byte %llu: %s", path_tail(d->path),
-                           (unsigned long long)(at + done), strerror(errno));
+            return err_set(e, ST_IO, "%s: writing at byte %llu: %s", name, (unsigned long long)(at + done),
+                           strerror(errno));
         done += (size_t)k;
     }
     return ST_OK;
+}
+
+status file_draft_write(file_draft *d, uint64_t at, const void *p, size_t n, err *e)
+{
+    return file_write_at(d->fd, at, p, n, path_tail(d->path), &fail_in, e);
 }
 
 /* Gives a file without a name that of the part. */

@@ -3,6 +3,8 @@
 #ifndef BASE_DRAFT_H
 #define BASE_DRAFT_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,5 +28,10 @@ void file_draft_close(file_draft *d);
 
 /* Test hook: the n-th call of the system from now on fails (1 = the next; 0 = never). */
 void file_draft_test_fail_at(long n);
+
+/* Counts down *calls, which a test hook sets. True, with errno EIO, if the next call of the system must fail. */
+bool file_refused(atomic_long *calls);
+/* Writes n bytes at `at`; each call of the system asks file_refused(calls) first. ST_IO names `name` and the byte. */
+status file_write_at(int fd, uint64_t at, const void *p, size_t n, const char *name, atomic_long *calls, err *e);
 
 #endif

@@ -5,12 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/base/draft.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_tier.h"
@@ -22,18 +22,10 @@ void tier_test_fail_at(long n)
     atomic_store(&fail_in, n);
 }
 
-/* Whether the call that is about to be made is to fail. */
-static bool refused(void)
-{
-    if (atomic_load(&fail_in) == 0 || atomic_fetch_sub(&fail_in, 1) != 1) return false;
-    errno = EIO;
-    return true;
-}
-
 /* A file without a name; where the system has none such, one whose name nobody can guess and that goes at once. */
 static int open_unnamed(const char *dir)
 {
-    if (refused()) return -1;
+    if (file_refused(&fail_in)) return -1;
     int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
     char *path = path_join(dir, "kvasir-XXXXXX");
@@ -89,23 +81,14 @@ static void behind(tier_file *f, uint64_t at, size_t n)
 
 status tier_file_write(tier_file *f, uint64_t at, const void *p, size_t n, err *e)
 {
-    const char *from = p;
-    for (size_t done = 0; done < n;) {
-        ssize_t k = refused() ? -1 : pwrite(f->fd, from + done, n - done, (off_t)(at + done));
-        if (k < 0 && errno == EINTR) continue;
-        if (k == 0) errno = ENOSPC;
-        if (k <= 0)
-            return err_set(e, ST_IO, "%s: writing at byte %llu: %s", f->name, (unsigned long long)(at + done),
-                           strerror(errno));
-        done += (size_t)k;
-    }
+    TRY(file_write_at(f->fd, at, p, n, f->name, &fail_in, e));
     behind(f, at, n);
     return ST_OK;
 }
 
 status tier_file_read(tier_file *f, reader *r, const read_job *jobs, size_t n, err *e)
 {
-    if (refused())
+    if (file_refused(&fail_in))
         return err_set(e, ST_IO, "%s: reading at byte %llu: %s", f->name, (unsigned long long)jobs[0].at,
                        strerror(errno));
     TRY(reader_run(r, jobs, n, f->name, e));
