@@ -384,8 +384,7 @@ typedef struct {
 
 /* Moves what stays of n entries together, in order; the slots of the others go behind them, by way of `gone`. Returns
  * how many stay. */
-static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t *gone, const told &t,
-                               int64_t *room)
+static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t *gone, const told &t, int64_t *room)
 {
     int64_t step = blockDim.x, from = (c.victim >= 0 && c.behind == 0 ? c.victim : 0) / step * step, kept = from,
             ties = 0, all;
