@@ -139,6 +139,19 @@ static __device__ __forceinline__ void count_bias(const attn_args &j, const attn
 /* False after a fault: rows that the kernels do not read. */
 bool attn_args_of(backend *be, attn_args *out, const attn_job *job);
 
+/* Returns a job of attention that reads the slots [first, first + n), for counting. */
+static inline attn_job slots_job(const kv_rows *rows, int64_t first, int64_t n, buf read)
+{
+    attn_job job = {};
+    job.n_tok = job.n_lists = 1;
+    job.n_heads = rows->n_kv_heads;
+    job.rows = *rows;
+    job.first = first;
+    job.n_max = n;
+    job.read = read;
+    return job;
+}
+
 static inline bool attn_has_codes(const attn_args *j)
 {
     return j->k_codes.at != NULL;

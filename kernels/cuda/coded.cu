@@ -150,14 +150,9 @@ static coded_scores coded_scores_of(const score_job &j)
 static void count_keys(backend *be, const score_job &j)
 {
     attn_args a;
-    attn_job job = {};
-    job.rows = *((const coded_index *)j.index)->rows;
-    job.n_tok = job.n_lists = 1;
-    job.n_heads = job.rows.n_kv_heads;
-    job.first = j.items.lo;
-    job.n_max = max(j.items.hi - j.items.lo, (int64_t)0);
-    job.read = j.read;
-    if (j.read.p && job.n_max > 0 && attn_args_of(be, &a, &job)) cuda_count_rows(be, &a, false);
+    int64_t n = max(j.items.hi - j.items.lo, (int64_t)0);
+    attn_job job = slots_job(((const coded_index *)j.index)->rows, j.items.lo, n, j.read);
+    if (j.read.p && n > 0 && attn_args_of(be, &a, &job)) cuda_count_rows(be, &a, false);
 }
 
 void cuda_coded_score(backend *be, const score_job *jobs, size_t n)

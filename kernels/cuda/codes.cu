@@ -354,13 +354,7 @@ template <class T> static constexpr auto fetcher_of()
 void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
     attn_args j;
-    attn_job job = {};
-    job.n_tok = job.n_lists = 1;
-    job.n_heads = rows->n_kv_heads;
-    job.rows = *rows;
-    job.first = first;
-    job.n_max = n;
-    job.read = read;
+    attn_job job = slots_job(rows, first, n, read);
     if (!cuda_begin(be, "fetch") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, out->v.p != NULL);
     by_rows(rows->type, [&](auto t) {

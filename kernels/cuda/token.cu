@@ -51,24 +51,11 @@ template <class T> static __global__ void __launch_bounds__(SCORE_BLOCK) score_k
     }
 }
 
-/* A job of attention that reads the same rows, for what counts. */
-static attn_job reading(const kv_rows *rows, int64_t first, int64_t n, buf read)
-{
-    attn_job job = {};
-    job.n_tok = job.n_lists = 1;
-    job.n_heads = rows->n_kv_heads;
-    job.rows = *rows;
-    job.first = first;
-    job.n_max = n;
-    job.read = read;
-    return job;
-}
-
 void cuda_token_score(backend *be, const token_score_job *j)
 {
     size_t kv = j->rows.n_kv_heads, dim = j->rows.head_dim;
     attn_args read;
-    attn_job job = reading(&j->rows, j->lo, j->hi - j->lo, j->read);
+    attn_job job = slots_job(&j->rows, j->lo, j->hi - j->lo, j->read);
     if (j->state.p) job.range = buf_at(j->state, TOKEN_FIRST * sizeof(int64_t));
     if (j->hi <= j->lo || !cuda_begin(be, "token.score") || !attn_args_of(be, &read, &job)) return;
     cuda_count_rows(be, &read, false);
@@ -209,7 +196,7 @@ template <class T> static constexpr auto gatherer_of()
 void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)
 {
     attn_args j;
-    attn_job job = reading(rows, 0, n, read);
+    attn_job job = slots_job(rows, 0, n, read);
     job.idx = idx;
     if (n <= 0 || !cuda_begin(be, "token.gather") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, true);
