@@ -14,7 +14,7 @@ list() { # list NAME "FOLDER..." PATTERN...: the files in folders that match a p
 }
 {
     echo '# Made by autogen.sh'
-    list listed_sources "attention cli commands eval generate lens" '*.[ch]'
+    list listed_sources "attention cli commands eval generate lens model" '*.[ch]'
     list eval_data eval '*.json' '*.jsonl' '*.txt' '*.txt.xz' '*.tsv' '*.md' LICENSE
 } >files.mk
 [ "$1" = lists ] || autoreconf --install --force --warnings=all
