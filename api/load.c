@@ -130,7 +130,7 @@ static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_
     const struct {
         const char *name;
         int64_t value, most;
-    } counts[] = {{"threads", o->threads, INT64_MAX},       {"batch", o->batch, MOST_BATCH},
+    } counts[] = {{"threads", o->threads, INT32_MAX},       {"batch", o->batch, MOST_BATCH},
                   {"chunk", o->chunk, MOST_CHUNK},          {"ctx", o->ctx, INT64_MAX},
                   {"prefix_ram", o->prefix_ram, INT64_MAX}, {"prefix_disk_bytes", o->prefix_disk_bytes, INT64_MAX},
                   {"prefix_min", o->prefix_min, INT64_MAX}};

@@ -41,7 +41,7 @@ bool http_find(http_route *out, const char *method, const char *path, const char
         if (strcmp(paths[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
         takes = paths[i].method;
     }
-    if (takes) return api_fail(e, 405, NULL, "%s takes %s, found %.16s", path, takes, method);
+    if (takes) return api_fail(e, 405, NULL, "%.100s takes %s, found %.16s", path, takes, method);
     return api_fail(e, 404, NULL, "there is no %.100s here", path);
 }
 

@@ -511,6 +511,7 @@ static status row_ends(bench *b, const bench_case *k, size_t batch, status st, e
 {
     if (st == ST_OK || st == ST_INTERRUPTED || b->g.be->fault.code != ST_OK) return st;
     note_reason(b, k, batch, e);
+    *e = (err){0};
     return ST_OK;
 }
 

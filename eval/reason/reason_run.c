@@ -602,13 +602,14 @@ static status print_title(const answers *a, err *e)
 static void add_row(json_t **list, const answers *a, size_t row)
 {
     const reason_run *r = run_of(a);
-    json_t *o = evaluation_row_json(r->ev, row), *by = json_object(), *pass = json_object(), *in = json_object();
+    json_t *o = evaluation_row_json(r->ev, row);
     const char *label;
     char name[24];
     if (r->ev->rows.why[row].code != ST_OK) {
         json_add(list, o);
         return;
     }
+    json_t *by = json_object(), *pass = json_object(), *in = json_object();
     for (size_t k = 0; (label = metric_label(r, k)); k++)
         json_object_set_new(by, label, results_real(accuracy_by(a, row, k)));
     for (size_t k = 1; k > 0; k = next_k(r, k)) {
@@ -627,7 +628,8 @@ static void add_row(json_t **list, const answers *a, size_t row)
     bool good = o && more && json_object_update(o, more) == 0;
     json_decref(more);
     if (good) evaluation_costs_json(o, &c.costs);
-    json_add(list, o);
+    else json_decref(o);
+    json_add(list, good ? o : NULL);
 }
 
 static json_t *options_json(const void *own)
