@@ -161,6 +161,8 @@ evals() { # evals NAME ARGS...: without the store, with it, and again
 }
 set -- --attn full,quest:page=4,streaming --budget 32 --skip 0 --chunk 32 --limit 1
 evals longbench --protocol decode --max-length 200 --ctx 900 "$@"
+evals infinitebench --max-length 200 --ctx 800 "$@"
+evals scbench --max-length 200 --ctx 2000 "$@"
 evals ruler --task niah_single_1,fwe --length 700 --samples 2 --jobs 2 --attn full,quest:page=4 --budget 32 --chunk 32
 run eval longbench -m "$m" --max-length 200 --ctx 900 --prefix-disk "$kv" "$@"
 err_has "--prefix-disk: streaming" "a strategy that leaves nothing is named, and runs"

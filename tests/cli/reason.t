@@ -25,6 +25,8 @@ for word in "95 % from" "without an answer" "hit the limit" "end in a loop" "new
 done
 check "a judged line" grep -q '"gold":".*#### 18","answer":{"gsm8k":.*},"scores":{"gsm8k":0}' "$tmp/g.jsonl"
 check "the report has the interval" grep -q '"ci95"' "$tmp/g.json"
+go gsm8k -n 4 --limit 1 --attn quest,streaming --json "$tmp/own.json"
+check "without --budget each strategy has its own" test "$(grep -c '"budget": [1-9]' "$tmp/own.json")" = 2
 go gsm8k --rules cot --limit 2 -n 4
 out_has "gsm8k_strict" "two filters: the first"
 out_has "gsm8k_flexible" "and the second"

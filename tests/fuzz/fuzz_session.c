@@ -16,7 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const strategies[] = {"full",
                                          "streaming:budget=24",
+                                         "streaming:budget=24:pos=abs",
                                          "h2o:budget=24:skip=1",
+                                         "h2o:budget=24:gqa=per_q",
                                          "snapkv:budget=24",
                                          "tova:budget=24:prefill_evict=chunk",
                                          "quest:skip=0:budget=24:page=4",

@@ -31,6 +31,8 @@ static void check_refused(void)
         {0, 0, "{\"prompt\":\"a\",\"max_tokens\":0}", 400, "max_tokens", "needs echo"},
         {0, 0, "{\"prompt\":\"a\",\"max_tokens\":-1}", 400, "max_tokens", "from 0"},
         {0, 0, "{\"prompt\":\"a\",\"max_tokens\":1.5}", 400, "max_tokens", "whole number"},
+        {0, 0, "{\"prompt\":\"a\",\"max_tokens\":\"many\"}", 400, "max_tokens", "found a text"},
+        {0, 0, "{\"prompt\":\"a\",\"seed\":1e400}", 400, "", "the body"},
         {0, 0, "{\"prompt\":\"a\",\"temperature\":-1}", 400, "temperature", "from 0"},
         {0, 0, "{\"prompt\":\"a\",\"temperature\":\"hot\"}", 400, "temperature", "found a text"},
         {0, 0, "{\"prompt\":\"a\",\"n\":17}", 400, "n", "from 1 to 16"},

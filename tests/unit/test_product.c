@@ -193,7 +193,7 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
 static void check_given(combination *c, const attn_seq *s, size_t rows)
 {
     const attn_spec *spec = attn_seq_spec(s);
-    bool all = evicts(c->s, spec) && !strstr(spec->text, "kvfactory");
+    bool all = evicts(c->s, spec);
     for (int l = 0; l < T_LAYERS; l++) all &= c->r->shape.window[l] == 0 && !attn_is_dense(spec, &c->r->shape, l);
     if (!all || kv_has_codes(&spec->kv)) return;
     bool demotes = c->s->flags & DEMOTES;
