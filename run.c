@@ -41,8 +41,8 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
 static void catch_bus_error(const cli *c)
 {
     struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
-    const char *where = c->input ? c->input : c->model;
-    err_set(&bus_error, ST_IO, "run %s: %.100s%s%.100s: a file was truncated while in use", c->command,
+    const char *where = c->input ? c->input : c->engine.model.dir;
+    err_set(&bus_error, ST_IO, "run %s: %.100s%s%.100s: a file was truncated while in use", c->out.command,
             where ? where : "the built-in model", c->load ? " or " : "", c->load ? c->load : "");
     strcat(bus_error.msg, "\n");
     sigaction(SIGBUS, &a, NULL);
@@ -50,29 +50,33 @@ static void catch_bus_error(const cli *c)
 
 static status run_with(const command *cmd, cli *c, err *e)
 {
-    TRY(report_check(c, e));
+    TRY(report_check(&c->out, e));
     return cmd->evaluation ? evaluation_run(cmd->evaluation, c, e) : cmd->run(c, e);
 }
 
 static int run_command(const command *cmd, int argc, char **argv)
 {
-    cli c = {.command = cmd->name, .compares = cmd->compares, .alone = cmd->alone, .verifies = cmd->verifies};
+    cli c = {.out.command = cmd->name, .engine.verifies = cmd->verifies};
+    comm *ranks = NULL;
     err e = {0};
     if (cmd->own_size && !(c.own = calloc(1, cmd->own_size))) return 1;
     status st = options_parse(&c, cmd, argc, argv, &e);
     if (st == ST_OK) {
-        int rc = ranks_launch(&c);
+        int rc = ranks_launch(&ranks, cmd->name, c.engine.device.tp);
         if (rc >= 0) {
             free(c.own);
             return rc;
         }
         catch_bus_error(&c);
-        st = ranks_open(&c, argc, argv, &e);
+        st = ranks_open(&ranks, cmd->name, cmd->alone, c.engine.device.tp, argc, argv, &e);
+        c.engine.device.ranks = ranks;
     }
+    if (ranks && ranks->rank > 0) c.out.quiet = true, c.out.json = c.out.csv = NULL;
+    if (c.out.quiet) out_hush();
     if (st == ST_OK) st = run_with(cmd, &c, &e);
     int rc = st == ST_OK ? 0 : st == ST_USAGE ? 2 : 1;
-    if (ranks_speaks(&c, rc) && rc) fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
-    rc = ranks_close(&c, rc);
+    if (ranks_speaks(ranks, rc) && rc) fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    rc = comm_close(ranks, rc);
     free(c.own);
     if (st == ST_INTERRUPTED) { /* ends as Ctrl-C would have ended it: shells and scripts look at that */
         signal(SIGINT, SIG_DFL);

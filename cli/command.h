@@ -11,11 +11,11 @@
 
 typedef enum {
     OPTION_TEXT,     /* const char * */
-    OPTION_TEXTS,    /* --stop: cli.stop */
+    OPTION_TEXTS,    /* text_options */
     OPTION_FLAG,     /* bool */
     OPTION_WHOLE,    /* int, from min to max */
     OPTION_NUMBER,   /* double */
-    OPTION_SEED,     /* uint64_t */
+    OPTION_SEED,     /* seed_option */
     OPTION_HELP_ATTN /* --help-attn: prints and ends */
 } option_type;
 
@@ -41,7 +41,6 @@ typedef struct {
     option_type type;
     size_t at;            /* where the value goes: AT or AT_OWN */
     bool own;             /* in cli.own, not in cli */
-    size_t given;         /* OPTION_SEED: a bool of cli that says that it was given */
     double min, max, def; /* of numbers */
     const char *help;     /* a line of --help */
     const char *man;      /* of the man page, which else has `help`; paragraphs end with \n */

@@ -5,7 +5,85 @@
 
 #include <string.h>
 
+#include "cli/output.h"
+#include "cli/values.h"
+#include "generate/prefix_cache.h"
 #include "kernels/base/mem.h"
+
+/* ---- one strategy, or a list ---- */
+
+/* The strategies of a word of --attn: itself, or with "all" the whole table. Returns their number;
+ * out may be NULL. */
+static size_t expand(const char **out, const char *word)
+{
+    const attn_method *const *m = attn_methods();
+    bool all = strcmp(word, "all") == 0;
+    size_t n = 0;
+    for (; all && m[n]; n++)
+        if (out) out[n] = attn_method_name(m[n]);
+    if (!all && out) out[0] = word;
+    return all ? n : 1;
+}
+
+/* Parses --attn (NULL: def) with --certify and --kv; budget -1 for each method's own (or the key in the text). */
+static status parse(attn_spec **out, size_t *n, const attn_args *a, const char *skip, const char *def, int64_t budget,
+                    err *e)
+{
+    char **word = NULL, *store = NULL;
+    const char **name = NULL;
+    size_t n_words = 0;
+    kv_tier place;
+    attn_options o = {
+        .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = skip, .certify = a->certify};
+    *out = NULL;
+    *n = 0;
+    o.kv = kv_exact(DT_F16);
+    if (a->kv) TRY(kv_format_parse(&o.kv, a->kv, "--kv", e));
+    if (a->kv_tier) {
+        TRY(kv_tier_parse(&place, a->kv_tier, e));
+        o.tier = &place;
+    }
+    status st = cli_split(&word, &n_words, &store, a->names ? a->names : def, e);
+    for (size_t i = 0; i < n_words && st == ST_OK; i++) *n += expand(NULL, word[i]);
+    if (st == ST_OK) st = MEM_NEW(&name, *n, e);
+    if (st == ST_OK) st = MEM_NEW(out, *n, e);
+    for (size_t i = 0, k = 0; st == ST_OK && i < n_words; i++) k += expand(name + k, word[i]);
+    for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], name[i], &o, e);
+    mem_free(name);
+    mem_free(word);
+    mem_free(store);
+    if (st != ST_OK) {
+        mem_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, err *e)
+{
+    attn_spec *list;
+    size_t n;
+    int64_t budget = -1;
+    if (a->budget) TRY(cli_parse_size(&budget, a->budget, "--budget", e));
+    TRY(parse(&list, &n, a, a->skip, "full", budget, e));
+    *out = list[0];
+    mem_free(list);
+    return n == 1 ? ST_OK : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", command, n);
+}
+
+void cli_warn_length(const model *m, const char *option, int64_t n)
+{
+    if (n > m->config.max_positions)
+        out_note("warning: %s %lld goes beyond the model's max_position_embeddings of %lld", option, (long long)n,
+                 (long long)m->config.max_positions);
+}
+
+void cli_warn_ctx(const model *m, int64_t ctx)
+{
+    cli_warn_length(m, "--ctx", ctx);
+}
+
+/* ---- the rows ---- */
 
 /* Whether the strategy at this budget equals one before: it has no budget, or one of its own. */
 static bool is_repeat(const attn_spec *s, const lineup *l)
@@ -15,14 +93,14 @@ static bool is_repeat(const attn_spec *s, const lineup *l)
     return false;
 }
 
-status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget, err *e)
+status lineup_read(lineup *l, const attn_args *a, const char *def, const int64_t *budget, size_t n_budget, err *e)
 {
     attn_spec **at_budget;
     size_t n = 0;
-    *l = (lineup){0};
+    *l = (lineup){.skip = a->skip ? a->skip : "0"};
     TRY(MEM_NEW(&at_budget, n_budget, e));
     status st = ST_OK;
-    for (size_t b = 0; b < n_budget && st == ST_OK; b++) st = cli_parse_attn(&at_budget[b], &n, c, def, budget[b], e);
+    for (size_t b = 0; b < n_budget && st == ST_OK; b++) st = parse(&at_budget[b], &n, a, l->skip, def, budget[b], e);
     if (st == ST_OK) st = MEM_NEW(&l->run, n * n_budget, e);
     if (st == ST_OK) st = MEM_NEW(&l->why, n * n_budget, e);
     for (size_t i = 0; i < n && st == ST_OK; i++)
@@ -33,12 +111,12 @@ status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budg
     return st;
 }
 
-status lineup_read_budgets(lineup *l, const cli *c, const char *def, const char *budgets, err *e)
+status lineup_read_budgets(lineup *l, const attn_args *a, const char *def, const char *budgets, err *e)
 {
     int64_t *budget = NULL, none = -1;
     size_t n = 1;
-    if (c->budget || budgets) TRY(cli_parse_sizes(&budget, &n, c->budget, budgets, "--budget", e));
-    status st = lineup_read(l, c, def, budget ? budget : &none, n, e);
+    if (a->budget || budgets) TRY(cli_parse_sizes(&budget, &n, a->budget, budgets, "--budget", e));
+    status st = lineup_read(l, a, def, budget ? budget : &none, n, e);
     mem_free(budget);
     return st;
 }
@@ -66,7 +144,6 @@ status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *
 
 /* Sessions that are to be checked. */
 typedef struct {
-    const cli *c;
     const engine *g;
     int64_t limit;
 } checked;
@@ -74,18 +151,18 @@ typedef struct {
 static status has_session(void *ctx, const attn_spec *s, err *why)
 {
     const checked *x = ctx;
-    const decoder_options o = {.chunk = (size_t)x->c->chunk, .verify = cli_verify_rows(x->c), .draft = x->g->draft};
+    const decoder_options o = engine_decoder(x->g, 1);
+    const draft_options drafts = engine_drafts(&x->g->o);
     drafter *d;
-    const draft_options drafts = cli_drafts(x->c);
     TRY(drafter_create(&d, &drafts, s, why));
     status st = session_check(x->g->m, &o, s, drafter_session(d, x->limit), why);
     drafter_free(d);
     return st;
 }
 
-status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e)
+status lineup_check(lineup *l, const engine *g, int64_t limit, err *e)
 {
-    return lineup_check_by(l, has_session, &(checked){c, g, limit}, e);
+    return lineup_check_by(l, has_session, &(checked){g, limit}, e);
 }
 
 void lineup_budget_text(char *out, size_t size, const attn_spec *s)
@@ -139,11 +216,11 @@ static bool gqa_is_named(const lineup *l, size_t row, const char *gqa)
     return false;
 }
 
-status lineup_print_terms(const lineup *l, const cli *c, err *e)
+status lineup_print_terms(const lineup *l, err *e)
 {
     char gqa[32];
     const char *before = "gqa, how query heads share a selection:";
-    TRY(out_printf(e, ", skip %s\n", cli_skip(c) ? cli_skip(c) : "by strategy"));
+    TRY(out_printf(e, ", skip %s\n", l->skip));
     for (size_t i = 0; i < l->n; i++) {
         if (!gqa_of(&l->run[i].spec, gqa) || gqa_is_named(l, i, gqa)) continue;
         TRY(out_printf(e, "%s %s %s", before, attn_method_name(l->run[i].spec.method), gqa));
@@ -165,12 +242,12 @@ static bool can_reuse(const lineup *l, size_t i, err *why)
     return l->why[i].code == ST_OK && prefix_cache_check(&l->run[i].spec, NULL, "--prefix-disk", why) == ST_OK;
 }
 
-status lineup_check_reuse(const lineup *l, const cli *c, err *e)
+status lineup_check_reuse(const lineup *l, const engine_options *o, err *e)
 {
     size_t n = 0;
     err why = {0};
     drafter *d; /* over any row */
-    const draft_options drafts = cli_drafts(c);
+    const draft_options drafts = engine_drafts(o);
     TRY(drafter_create(&d, &drafts, &l->run[0].spec, e));
     const attn_spec *draft = drafter_session(d, 0).draft;
     status st = draft ? prefix_cache_check(&l->run[0].spec, draft, "--prefix-disk", e) : ST_OK;
@@ -178,17 +255,17 @@ status lineup_check_reuse(const lineup *l, const cli *c, err *e)
     TRY(st);
     for (size_t i = 0; i < l->n; i++) n += can_reuse(l, i, &why);
     if (n == 0) return err_set(e, why.code, "%s", why.msg);
-    for (size_t i = 0; i < l->n && !c->quiet; i++)
-        if (l->why[i].code == ST_OK && !can_reuse(l, i, &why)) fprintf(stderr, "%s\n", why.msg);
+    for (size_t i = 0; i < l->n; i++)
+        if (l->why[i].code == ST_OK && !can_reuse(l, i, &why)) out_note("%s", why.msg);
     return ST_OK;
 }
 
-void lineup_say_shared(const cli *c, const char *what, const batch_job *job)
+void lineup_say_shared(const char *what, const batch_job *job)
 {
-    if (!c->quiet && job->cache)
-        fprintf(stderr, "%s: %lld of %lld prompt tokens were known\n", what, (long long)job->cached_tokens,
-                (long long)job->prompt_tokens);
-    if (c->quiet || job->prefills == job->prefills_done) return;
-    fprintf(stderr, "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n", what,
-            (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);
+    if (job->cache)
+        out_note("%s: %lld of %lld prompt tokens were known", what, (long long)job->cached_tokens,
+                 (long long)job->prompt_tokens);
+    if (job->prefills != job->prefills_done)
+        out_note("%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved", what,
+                 (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);
 }

@@ -151,7 +151,15 @@ static void set_default(cli *c, const cli_option *o)
 {
     if (o->type == OPTION_WHOLE) *(int *)field(c, o) = (int)o->def;
     if (o->type == OPTION_NUMBER) *(double *)field(c, o) = o->def;
-    if (o->type == OPTION_SEED) *(uint64_t *)field(c, o) = (uint64_t)o->def;
+    if (o->type == OPTION_SEED) ((seed_option *)field(c, o))->value = (uint64_t)o->def;
+}
+
+static void add_text(struct argp_state *state, text_options *t, const cli_option *o, const char *text)
+{
+    const int most = sizeof t->text / sizeof *t->text;
+    char name[64];
+    if (t->n == most) wrong_usage(state, "%s: at most %d texts", spelling(o, name), most);
+    t->text[t->n++] = text;
 }
 
 static void take(struct argp_state *state, cli *c, const cli_option *o, char *arg)
@@ -161,14 +169,8 @@ static void take(struct argp_state *state, cli *c, const cli_option *o, char *ar
     case OPTION_FLAG: *(bool *)field(c, o) = true; return;
     case OPTION_WHOLE: *(int *)field(c, o) = whole(state, o, arg); return;
     case OPTION_NUMBER: *(double *)field(c, o) = number(state, o, arg); return;
-    case OPTION_SEED:
-        *(uint64_t *)field(c, o) = seed(state, o, arg);
-        *(bool *)((char *)c + o->given) = true;
-        return;
-    case OPTION_TEXTS:
-        if (c->n_stop == sizeof c->stop / sizeof *c->stop) wrong_usage(state, "--stop: at most 8 texts");
-        c->stop[c->n_stop++] = arg;
-        return;
+    case OPTION_SEED: *(seed_option *)field(c, o) = (seed_option){seed(state, o, arg), true}; return;
+    case OPTION_TEXTS: return add_text(state, field(c, o), o, arg);
     case OPTION_HELP_ATTN: exit(options_help_attn(arg));
     }
 }

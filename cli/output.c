@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Results to stdout, reports to files, progress to stderr, Ctrl-C. */
 #include "config.h"
 
 #include <errno.h>
@@ -12,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/output.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
@@ -40,67 +39,6 @@ status out_printf(err *e, const char *fmt, ...)
 status out_flush(err *e)
 {
     return fflush(stdout) == 0 && !ferror(stdout) ? ST_OK : out_failed(e);
-}
-
-/* ---- reports ---- */
-
-json_t *tier_json(const tier_counts *c, int64_t steps)
-{
-    double n = steps > 0 ? (double)steps : 1;
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "file_bytes", (json_int_t)c->in_file,
-                     "memory_bytes", (json_int_t)c->here, "memory_bytes_peak", (json_int_t)c->most_here, "read_bytes",
-                     (double)c->read / n, "written_bytes", (double)c->written / n, "rows", (double)c->rows / n,
-                     "blocks", (double)c->pages / n, "blocks_read", (double)c->missed / n, "blocks_per_row",
-                     tier_per_row(c), "hit_rate", tier_hits(c), "stall_ms", (double)c->stall_ns / 1e6 / n);
-}
-
-json_t *host_json(const host_counts *c, int64_t steps)
-{
-    double n = (double)(steps > 0 ? steps : 1);
-    return json_pack("{s:I, s:f, s:f, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / n,
-                     "written_bytes", c->written / n, "hit_rate", host_hits(c));
-}
-
-json_t *report_sizes(const int64_t *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
-    return a;
-}
-
-/* A path may be anything but UTF-8, which JSON must be: then it is written as an err shows it. */
-static json_t *name_json(const char *path)
-{
-    char *real = realpath(path, NULL); /* the name of "." or "model/" */
-    const char *at = real ? real : path, *slash = strrchr(at, '/'), *name = slash && slash[1] ? slash + 1 : at;
-    err shown = {0};
-    err_set(&shown, ST_OK, "%s", name);
-    json_t *exact = json_string(name);
-    free(real);
-    return exact ? exact : json_string(shown.msg);
-}
-
-json_t *report_model(const char *path)
-{
-    static const cli none;
-    const char *own;
-    if (cli_model_dir(&none, &own, NULL) == ST_OK && strcmp(own, path) == 0) return json_string("built-in");
-    return name_json(path);
-}
-
-static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra)
-{
-    const char *dir = c->shape ? c->shape : "";
-    if (!g->m && !c->shape) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
-    json_t *named = c->tensors ? name_json(c->tensors) : report_model(g->m ? g->m->name : dir);
-    json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
-                          PACKAGE_VERSION, "model", named, "weights", g->m ? dtype_name(g->m->type) : NULL, "device",
-                          g->be ? g->be->name : NULL, "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
-                          "options", options ? options : json_object(), "results", results);
-    if (o && g->be && backend_ranks(g->be) > 1) json_object_set_new(o, "ranks", json_integer(backend_ranks(g->be)));
-    if (o && extra) json_object_update(o, extra);
-    json_decref(extra);
-    return o;
 }
 
 status out_check_regular(const char *option, const char *path, err *e)
@@ -137,51 +75,29 @@ status out_file_close(out_file *o, bool good, err *e)
     return st;
 }
 
-static status check_writable(const char *option, const char *path, err *e)
+/* ---- notes and progress ---- */
+
+static bool quiet;
+
+void out_hush(void)
 {
-    out_file o;
-    if (!path) return ST_OK;
-    TRY(out_file_open(&o, option, path, e));
-    fclose(o.f);
-    unlink(o.tmp);
-    free(o.tmp);
-    return ST_OK;
+    quiet = true;
 }
 
-static status check_apart(const char *a_option, const char *a, const char *b_option, const char *b, err *e)
+bool out_is_quiet(void)
 {
-    struct stat x, y;
-    if (!a || !b) return ST_OK;
-    bool same =
-        strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
-    return same ? err_set(e, ST_USAGE, "%s %s: is the file of %s too", a_option, a, b_option) : ST_OK;
+    return quiet;
 }
 
-status report_check(const cli *c, err *e)
+void out_note(const char *fmt, ...)
 {
-    TRY(check_apart("--json", c->json, "-o", c->output, e));
-    TRY(check_apart("--csv", c->csv, "-o", c->output, e));
-    TRY(check_apart("--csv", c->csv, "--json", c->json, e));
-    TRY(check_writable("--json", c->json, e));
-    return check_writable("--csv", c->csv, e);
+    va_list ap;
+    if (quiet) return;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
 }
-
-status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra, err *e)
-{
-    json_t *o = report_object(c, g, options, results, extra);
-    out_file out;
-    status st = o ? ST_OK : err_set(e, ST_NOMEM, "--json: out of memory");
-    if (st == ST_OK) st = out_file_open(&out, "--json", c->json, e);
-    if (st == ST_OK) {
-        const size_t flags = JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9);
-        bool good = json_dumpf(o, out.f, flags) == 0 && fputc('\n', out.f) != EOF;
-        st = out_file_close(&out, good, e);
-    }
-    json_decref(o);
-    return st;
-}
-
-/* ---- progress ---- */
 
 enum { PROGRESS_EVERY_MS = 100, LINES_EVERY_MS = 30000 };
 
@@ -191,10 +107,10 @@ struct progress {
     bool bar, drawn;
 };
 
-progress *progress_start(const cli *c, const char *what)
+progress *progress_start(const char *what)
 {
     progress *p;
-    if (c->quiet || MEM_NEW(&p, 1, NULL) != ST_OK) return NULL;
+    if (quiet || MEM_NEW(&p, 1, NULL) != ST_OK) return NULL;
     *p = (progress){.what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
     return p;
 }

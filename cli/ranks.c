@@ -4,10 +4,12 @@
 #include "cli/ranks.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/output.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/sha256.h"
 
@@ -41,17 +43,16 @@ typedef struct {
     char version[32], options[SHA256_HEX];
 } start;
 
-static status check_same(const cli *c, int argc, char **argv, err *e)
+static status check_same(comm *ranks, const char *command, int argc, char **argv, err *e)
 {
-    const comm *ranks = c->ranks;
     start own = {.version = PACKAGE_VERSION}, *all;
     sha256 hash;
     sha256_init(&hash);
-    sha256_add(&hash, c->command, strlen(c->command) + 1);
+    sha256_add(&hash, command, strlen(command) + 1);
     for (int i = 1; i < argc; i++) sha256_add(&hash, argv[i], strlen(argv[i]) + 1);
     sha256_hex(&hash, own.options);
     TRY(MEM_NEW(&all, (size_t)ranks->size, e));
-    status st = comm_all_gather(c->ranks, all, &own, sizeof own, e);
+    status st = comm_all_gather(ranks, all, &own, sizeof own, e);
     for (int r = 1; r < ranks->size && st == ST_OK; r++) {
         if (strcmp(all[r].version, all[0].version) != 0)
             st = err_set(e, ST_USAGE, "rank %d is version %.31s, rank 0 version %.31s", r, all[r].version,
@@ -63,66 +64,46 @@ static status check_same(const cli *c, int argc, char **argv, err *e)
     return st;
 }
 
-static status check_number(const cli *c, err *e)
+static status check_number(int n, int tp, err *e)
 {
-    int n = c->ranks->size;
-    if (c->tp == 0 || c->tp == n) return ST_OK;
-    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; leave --tp out, or say mpirun -n %d", c->tp, n,
-                   n == 1 ? "" : "s", c->tp);
+    if (tp == 0 || tp == n) return ST_OK;
+    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; leave --tp out, or say mpirun -n %d", tp, n,
+                   n == 1 ? "" : "s", tp);
 }
 
-status ranks_refuse(const cli *c, const char *option, err *e)
+status ranks_refuse(const comm *ranks, const char *option, err *e)
 {
-    if (!c->ranks || c->ranks->size == 1) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks", option, c->ranks->size);
+    if (!ranks || ranks->size == 1) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks", option, ranks->size);
 }
 
-static status check_command(const cli *c, err *e)
-{
-    if (c->alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
-    if (c->prefix_disk) return ranks_refuse(c, "--prefix-disk", e);
-    return c->save || c->load ? ranks_refuse(c, c->save ? "--save" : "--load", e) : ST_OK;
-}
-
-int ranks_launch(cli *c)
+int ranks_launch(comm **ranks, const char *command, int tp)
 {
     bool launched;
     int rc = 0;
     err e = {0};
-    if (c->tp < 2 || comm_launched(&launched, NULL) != ST_OK || launched) return -1;
-    status st = comm_fork(&c->ranks, c->tp, &rc, &e);
-    if (c->ranks) return -1;
-    if (e.msg[0]) fprintf(stderr, "run %s: %s\n", c->command, e.msg);
+    if (tp < 2 || comm_launched(&launched, NULL) != ST_OK || launched) return -1;
+    status st = comm_fork(ranks, tp, &rc, &e);
+    if (*ranks) return -1;
+    if (e.msg[0]) fprintf(stderr, "run %s: %s\n", command, e.msg);
     return st == ST_OK ? rc : st == ST_USAGE ? 2 : 1;
 }
 
-status ranks_open(cli *c, int argc, char **argv, err *e)
+status ranks_open(comm **ranks, const char *command, bool alone, int tp, int argc, char **argv, err *e)
 {
-    if (!c->ranks) TRY(comm_open(&c->ranks, e));
+    if (!*ranks) TRY(comm_open(ranks, e));
     end_hush();
-    if (c->ranks->size > 1) {
+    if ((*ranks)->size > 1) {
         cli_leave_interrupt();
-        TRY(check_same(c, argc, argv, e));
-        TRY(check_command(c, e));
+        TRY(check_same(*ranks, command, argc, argv, e));
+        if (alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", (*ranks)->size);
     }
-    TRY(check_number(c, e));
-    if (c->ranks->rank > 0) {
-        c->quiet = true;
-        c->json = c->csv = NULL;
-    }
-    return ST_OK;
+    return check_number((*ranks)->size, tp, e);
 }
 
-bool ranks_speaks(const cli *c, int rc)
+bool ranks_speaks(comm *ranks, int rc)
 {
-    return c->ranks ? comm_speaker(c->ranks, rc) == c->ranks->rank : own_stderr < 0;
-}
-
-int ranks_close(cli *c, int rc)
-{
-    rc = comm_close(c->ranks, rc);
-    c->ranks = NULL;
-    return rc;
+    return ranks ? comm_speaker(ranks, rc) == ranks->rank : own_stderr < 0;
 }
 
 /* ---- from the first to all ---- */

@@ -138,8 +138,8 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
         return ST_OK;
     }
     if (st != ST_OK) return err_set(e, st, "%s", why.msg);
-    if (!r->c->quiet) reply_print_stats(r);
-    if (!r->c->json) return ST_OK;
+    if (!out_is_quiet()) reply_print_stats(r);
+    if (!r->c->out.json) return ST_OK;
     json_t *result = reply_json(r, e);
     if (!result) return e->code;
     return json_array_append_new(v->results, result) == 0 ? ST_OK
@@ -155,7 +155,7 @@ static status converse(reply *r, conversation *v, err *e)
     status st = ST_OK;
     while (st == ST_OK) {
         if (terminal) fputs("> ", stderr);
-        st = next_line(&in, r->c->ranks, &line, e);
+        st = next_line(&in, r->c->engine.device.ranks, &line, e);
         if (st == ST_INTERRUPTED) {
             cli_clear_interrupt();
             st = ST_OK;
@@ -181,7 +181,7 @@ static status cmd_chat(const cli *c, err *e)
     conversation v = {0};
     int64_t n_tokens, most;
     TRY(reply_check(c, e));
-    TRY(engine_find(&g, c, true, e));
+    TRY(engine_find(&g, &c->engine, true, e));
     most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
     status st = session_tokens(c, &g, most, &n_tokens, e);
     if (st != ST_OK) goto done;
@@ -203,7 +203,7 @@ static status cmd_chat(const cli *c, err *e)
     v.results = json_array();
     TRY_GOTO(converse(&r, &v, e));
     TRY_GOTO(reply_save(&r, e));
-    if (c->json) {
+    if (c->out.json) {
         st = reply_report(&r, v.results, e);
         v.results = NULL;
     }

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "cli/command.h"
+#include "cli/ranks.h"
 #include "commands/generate.h"
 
 #include <math.h>
@@ -37,7 +38,7 @@ static status feed_prompt(reply *r, err *e)
     const prompt_options o = {.logits = true, .progress = keep_going, .ctx = r};
     int64_t t0 = clock_ns();
     status st = ST_OK;
-    r->bar = progress_start(r->c, "prompt");
+    r->bar = progress_start("prompt");
     sequence_begin_cached(q, q->ids.n, o.hint);
     r->n_cached = (int64_t)(q->n_fed - q->start);
     while (st == ST_OK && q->n_fed < q->end) st = sequence_prefill(&r->x, &q, 1, &o, e);
@@ -105,7 +106,7 @@ static status decode_loop(reply *r, text_out *t, err *e)
 {
     int32_t id = r->n_new > 0 ? sequence_choose(&r->q, r->x.logits) : 0;
     for (int i = 0; i < r->n_new; i++) {
-        TRY(comm_broadcast(r->c->ranks, &id, sizeof id, 0, e)); /* CPUs may differ in their last bits */
+        TRY(comm_broadcast(r->c->engine.device.ranks, &id, sizeof id, 0, e)); /* CPUs may differ in their last bits */
         TRY(token_list_push(&r->said, id, e));
         TRY(sequence_accept(&r->q, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
@@ -122,7 +123,7 @@ status reply_run(reply *r, const token_list *ids, err *e)
     text_out t;
     if (ids->n == 0 && has_ended(r) && !r->c->ignore_eos) return ST_OK;
     TRY(feed(r, ids, e));
-    status st = text_out_open(&t, r->g->tok, r->c->stop, r->c->n_stop, e);
+    status st = text_out_open(&t, r->g->tok, r->c->stop.text, r->c->stop.n, e);
     t.write = reply_write;
     if (st == ST_OK && ids->n == 0) st = text_out_begin(&t, r->q.ids.ids, r->q.ids.n, false, e);
     if (st == ST_OK) st = decode_loop(r, &t, e);
@@ -273,9 +274,9 @@ status reply_report(const reply *r, json_t *results, err *e)
         "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn", spec->text, "params", params,
         "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
         (json_int_t)session_limit(r->q.s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p,
-        "min_p", c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "draw",
+        "min_p", c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed.value, "draw",
         c->draw ? c->draw : draw_names[DRAW_GUMBEL], "template", c->template_name);
-    return report_write(c, r->g, options, results, NULL, e);
+    return report_write(&c->out, r->g, options, results, NULL, e);
 }
 
 static const char *kept_by(const cli *c)
@@ -289,8 +290,8 @@ static status check_save(const cli *c, err *e)
     file_draft d;
     err why = {0};
     kv_tier where = {.kind = KV_DEVICE};
-    if (c->kv_tier) TRY(kv_tier_parse(&where, c->kv_tier, e));
-    if (where.kind != KV_DEVICE && (c->save || c->load || c->prefix_disk))
+    if (c->attn.kv_tier) TRY(kv_tier_parse(&where, c->attn.kv_tier, e));
+    if (where.kind != KV_DEVICE && (c->save || c->load || c->prefix.disk))
         return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(c),
                        kv_tier_name(where.kind));
     if (!c->save) return ST_OK;
@@ -301,14 +302,15 @@ static status check_save(const cli *c, err *e)
 
 status reply_check(const cli *c, err *e)
 {
+    if (c->save || c->load) TRY(ranks_refuse(c->engine.device.ranks, kept_by(c), e));
     TRY(check_save(c, e));
-    if (c->load && c->prefix_disk)
+    if (c->load && c->prefix.disk)
         return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
-    if (c->prefix_disk) TRY(cli_check_prefix(c->prefix_disk, e));
+    if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->engine.device.ranks, e));
     if (c->no_verify && !c->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
     if (c->load && c->system)
         return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
-    return cli_check_template(c, e);
+    return cli_check_template(c->template_name, e);
 }
 
 static status parse_draw(draw_how *how, const cli *c, err *e)
@@ -320,28 +322,22 @@ static status parse_draw(draw_how *how, const cli *c, err *e)
     return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", c->draw);
 }
 
-static decoder_options decoder_options_of(const cli *c, const engine *g)
-{
-    return (decoder_options){
-        .chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
-}
-
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
-    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
-    const decoder_options o = decoder_options_of(c, g);
-    const draft_options drafts = cli_drafts(c);
+    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed.value, DRAW_GUMBEL};
+    const decoder_options o = engine_decoder(g, 1);
+    const draft_options drafts = engine_drafts(&c->engine);
     sequence_options q = {.spec = spec, .size = session_of(n_tokens), .sampling = &so, .drafts = &drafts};
     drafter *d;
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
     TRY(drafter_create(&d, &drafts, spec, e));
     session_size size = drafter_session(d, n_tokens);
-    status st = c->prefix_disk ? prefix_cache_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
+    status st = c->prefix.disk ? prefix_cache_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     drafter_free(d);
-    if (st == ST_OK) st = engine_load(g, c, 1, false, e);
-    if (st == ST_OK) st = cli_open_prefix(&r->cache, c, g, e);
+    if (st == ST_OK) st = engine_load(g, 1, e);
+    if (st == ST_OK) st = cli_open_prefix(&r->cache, &c->prefix, c->attn.ctx, g, e);
     q.cache = r->cache;
     if (st == ST_OK) st = sequence_open(&r->q, g->dec, &q, e);
     if (st == ST_OK) st = stepper_open(&r->x, g->dec, 1, e);
@@ -353,7 +349,7 @@ status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
 {
     attn_spec spec;
     *r = (reply){0};
-    TRY(cli_parse_one_attn(&spec, c, e));
+    TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
     return create_with(r, c, g, &spec, n_tokens, e);
 }
 
@@ -364,9 +360,10 @@ static status load_from(reply *r, const cli *c, engine *g, session_file *f, err 
     attn_spec spec;
     session_notes n;
     int64_t n_tokens = session_file_context(f);
-    if (c->attn || c->budget || c->skip || c->certify || c->kv) TRY(cli_parse_one_attn(&spec, c, e));
+    if (c->attn.names || c->attn.budget || c->attn.skip || c->attn.certify || c->attn.kv)
+        TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
     else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
-    if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
+    if (c->attn.ctx) TRY(cli_parse_size(&n_tokens, c->attn.ctx, "--ctx", e));
     TRY(create_with(r, c, g, &spec, n_tokens, e));
     if (c->no_verify) session_file_trust(f);
     TRY(session_load(r->q.s, f, &n, e));
@@ -376,7 +373,7 @@ static status load_from(reply *r, const cli *c, engine *g, session_file *f, err 
     TRY(sequence_push(&r->q, n.ids, n.n_ids, e));
     r->q.n_fed = (size_t)session_length(r->q.s);
     if (n.logits) memcpy(r->x.logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->x.logits);
-    if (!c->seeded) sampler_set_random(r->q.by, n.random);
+    if (!c->seed.given) sampler_set_random(r->q.by, n.random);
     return ST_OK;
 }
 
@@ -449,7 +446,7 @@ static status encode_prompt(const cli *c, const engine *g, const reply *r, token
 {
     char *text;
     size_t n;
-    TRY(cli_read_text(&text, &n, c, e));
+    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
     status st;
     if (c->chat && r) {
         st = encode_later_turn(r, text, ids, e);
@@ -475,10 +472,10 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
     int64_t max = g->m->config.max_positions;
     *out = need;
     if (c->save && need < max) *out = max - need < ROOM ? max : need + ROOM;
-    if (c->ctx) {
-        TRY(cli_parse_size(out, c->ctx, "--ctx", e));
-        if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
-        cli_warn_ctx(c, g->m, *out);
+    if (c->attn.ctx) {
+        TRY(cli_parse_size(out, c->attn.ctx, "--ctx", e));
+        if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->attn.ctx);
+        cli_warn_ctx(g->m, *out);
     } else if (need > max) {
         return err_set(e, ST_UNSUPPORTED,
                        "%lld tokens (prompt and new ones) exceed the model's "
@@ -492,10 +489,10 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 {
     attn_spec spec;
     memory_plan p;
-    const decoder_options o = decoder_options_of(c, g);
+    const decoder_options o = engine_decoder(g, 1);
     drafter *d;
-    TRY(cli_parse_one_attn(&spec, c, e));
-    const draft_options drafts = cli_drafts(c);
+    TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
+    const draft_options drafts = engine_drafts(&c->engine);
     TRY(drafter_create(&d, &drafts, &spec, e));
     status st = session_plan(&p, g->m, &o, &spec, drafter_session(d, n_tokens), e);
     drafter_free(d);
@@ -517,8 +514,8 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 
 static status check_options(const cli *c, err *e)
 {
-    bool prompt = c->prompt || c->prompt_file;
-    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    bool prompt = c->prompt.text || c->prompt.file;
+    if (c->prompt.text && c->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
     if (!c->chat && (c->system || c->template_name))
         return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
     if (c->load && c->plan) return err_set(e, ST_USAGE, "--plan and --load exclude each other");
@@ -529,13 +526,13 @@ static status check_options(const cli *c, err *e)
 /* A saved session and what is to be asked of it: without -p and -f it goes on. */
 static status start_loaded(reply *r, const cli *c, engine *g, token_list *ids, err *e)
 {
-    bool prompt = c->prompt || c->prompt_file;
+    bool prompt = c->prompt.text || c->prompt.file;
     TRY(reply_load(r, c, g, e));
     if (prompt) return encode_prompt(c, g, r->q.ids.n ? r : NULL, ids, e);
     if (r->q.ids.n == 0)
         return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(c->load));
-    if (has_ended(r) && !c->ignore_eos && !c->quiet)
-        fprintf(stderr, "the reply of this session has ended: -p or -f asks on, --ignore-eos goes on\n");
+    if (has_ended(r) && !c->ignore_eos)
+        out_note("the reply of this session has ended: -p or -f asks on, --ignore-eos goes on");
     return ST_OK;
 }
 
@@ -555,7 +552,7 @@ static status cmd_generate(const cli *c, err *e)
     reply r = {0};
     token_list ids = {0};
     TRY(check_options(c, e));
-    TRY(engine_find(&g, c, true, e));
+    TRY(engine_find(&g, &c->engine, true, e));
     status st = start(&r, c, &g, &ids, e);
     if (st != ST_OK || c->plan) goto done;
     r.q.ahead = !c->save;
@@ -563,13 +560,13 @@ static status cmd_generate(const cli *c, err *e)
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
     TRY_GOTO(out_flush(e));
-    if (!c->quiet) reply_print_stats(&r);
+    if (!out_is_quiet()) reply_print_stats(&r);
     if (cli_interrupted()) {
         st = err_set(e, ST_INTERRUPTED, "interrupted");
         goto done; /* part of a reply is no result: no report, no session */
     }
     TRY_GOTO(reply_save(&r, e));
-    if (c->json) {
+    if (c->out.json) {
         json_t *result = reply_json(&r, e);
         st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;
     }

@@ -39,22 +39,20 @@ static status show_model(const cli *c, engine *g, err *e)
         TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
     }
     TRY(out_flush(e));
-    return c->json ? report_write(c, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
+    return c->out.json ? report_write(&c->out, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
 }
 
 static status cmd_info(const cli *c, err *e)
 {
     engine g = {0};
-    cli named = *c;
     const char *dir;
-    if (c->input && c->model)
-        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->model, c->input);
-    if (c->input) named.model = c->input;
-    TRY(cli_model_dir(&named, &dir, e));
+    if (c->input && c->engine.model.dir)
+        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->engine.model.dir, c->input);
+    TRY(cli_model_dir(&dir, c->input ? c->input : c->engine.model.dir, e));
     backend_options o = {.device = "cpu"};
     status st = backend_open(&g.be, &o, e);
     if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
-    if (st == ST_OK) st = cli_hold_weights(g.m, c, true, e);
+    if (st == ST_OK) st = cli_hold_weights(g.m, &c->engine.model, true, e);
     if (st == ST_OK) st = show_model(c, &g, e);
     engine_close(&g);
     return st;
@@ -214,14 +212,15 @@ static status cmd_tokenize(const cli *c, err *e)
 {
     const char *dir;
     engine g = {0};
-    TRY(cli_model_dir(c, &dir, e));
+    TRY(cli_model_dir(&dir, c->engine.model.dir, e));
     TRY(tokenizer_open(&g.tok, dir, e));
+    g.name = dir;
     converter v = {.c = c, .o = c->own, .t = g.tok};
     status st = convert(&v, e);
-    if (st == ST_OK && c->json) {
+    if (st == ST_OK && c->out.json) {
         json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens", (json_int_t)v.n_tokens,
                                    "bytes", (json_int_t)v.n_bytes);
-        st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
+        st = report_write(&c->out, &g, NULL, json_pack("[o]", result), NULL, e);
     }
     engine_close(&g);
     return st;
@@ -313,8 +312,8 @@ static status report_logits(const cli *c, const engine *g, const session *s, jso
     attn_spec_params(spec, params, sizeof params);
     json_t *options = json_pack("{s:s, s:s, s:s}", "ids", o->ids, "attn", spec->text, "params", params);
     json_t *result =
-        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file", c->output, "best", best);
-    return report_write(c, g, options, json_pack("[o]", result), NULL, e);
+        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file", c->out.output, "best", best);
+    return report_write(&c->out, g, options, json_pack("[o]", result), NULL, e);
 }
 
 /* Logits into the file of -o, the last row into sink->last. */
@@ -323,23 +322,23 @@ static status run_logits(const cli *c, session *s, const token_list *ids, logits
     const logits_options *o = c->own;
     char *tmp = NULL;
     status st = ST_OK;
-    bool file = c->output && (!c->ranks || c->ranks->rank == 0);
+    bool file = c->out.output && (!c->engine.device.ranks || c->engine.device.ranks->rank == 0);
     if (file) {
-        TRY(out_check_regular("-o", c->output, e));
-        if (asprintf(&tmp, "%s.part", c->output) < 0) return err_set(e, ST_NOMEM, "out of memory");
+        TRY(out_check_regular("-o", c->out.output, e));
+        if (asprintf(&tmp, "%s.part", c->out.output) < 0) return err_set(e, ST_NOMEM, "out of memory");
         sink->f = fopen(tmp, "wb");
         if (!sink->f || !write_npy_header(sink->f, o->last ? 1 : ids->n, sink->vocab)) {
             st = err_set(e, ST_IO, "-o %s: %s", tmp, strerror(errno));
             goto done;
         }
     }
-    prefill_options p = {.which = o->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
+    prefill_options p = {.which = o->last || !c->out.output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
     TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &p, e));
     if (!file) goto done;
     if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
     sink->f = NULL;
-    if (!sink->failed && rename(tmp, c->output) != 0) sink->failed = errno;
-    if (sink->failed) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(sink->failed));
+    if (!sink->failed && rename(tmp, c->out.output) != 0) sink->failed = errno;
+    if (sink->failed) st = err_set(e, ST_IO, "-o %s: %s", c->out.output, strerror(sink->failed));
 done:
     if (sink->f) fclose(sink->f);
     if (st != ST_OK && tmp) unlink(tmp);
@@ -350,6 +349,8 @@ done:
 static status cmd_logits(const cli *c, err *e)
 {
     const logits_options *o = c->own;
+    attn_args attn = c->attn; /* of a tool for parity: float32 unless asked otherwise */
+    engine_options engine_o = c->engine;
     engine g;
     token_list ids = {0};
     attn_spec spec;
@@ -357,18 +358,20 @@ static status cmd_logits(const cli *c, err *e)
     logits_sink sink = {0};
     err tok_error = {0};
     if (!o->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
-    TRY(cli_parse_one_attn(&spec, c, e));
-    TRY(engine_open(&g, c, 1, true, false, e));
+    if (!attn.kv) attn.kv = "f32";
+    if (!engine_o.device.gemm) engine_o.device.gemm = "builtin";
+    TRY(attn_args_parse(&spec, &attn, c->out.command, e));
+    TRY(engine_open(&g, &engine_o, 1, false, e));
     status st = parse_ids(o->ids, &ids, e);
     if (st == ST_OK) st = session_create(&s, g.dec, &spec, session_of((int64_t)ids.n), e);
     sink.vocab = (size_t)g.m->config.vocab;
     if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
-    if (st == ST_OK && (!c->output || c->json))
+    if (st == ST_OK && (!c->out.output || c->out.json))
         tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
     if (st == ST_OK) st = run_logits(c, s, &ids, &sink, e);
-    json_t *best = c->json ? json_array() : NULL;
-    if (st == ST_OK && (!c->output || c->json)) st = show_best(&g, sink.last, !c->output, best, e);
-    if (st == ST_OK && c->json) st = report_logits(c, &g, s, best, e);
+    json_t *best = c->out.json ? json_array() : NULL;
+    if (st == ST_OK && (!c->out.output || c->out.json)) st = show_best(&g, sink.last, !c->out.output, best, e);
+    if (st == ST_OK && c->out.json) st = report_logits(c, &g, s, best, e);
     json_decref(best);
     mem_free(sink.last);
     session_free(s);
@@ -379,8 +382,11 @@ static status cmd_logits(const cli *c, err *e)
 
 /* ---- options ---- */
 
-static const cli_option info_options[] = {
-    {.name = "weights", .arg = "TYPE", AT(weights), .help = "sizes with matrices as bf16, f16, f32, q8 or q4"}, {0}};
+static const cli_option info_options[] = {{.name = "weights",
+                                           .arg = "TYPE",
+                                           AT(engine.model.weights),
+                                           .help = "sizes with matrices as bf16, f16, f32, q8 or q4"},
+                                          {0}};
 
 static const cli_option tokenize_rows[] = {
     {.name = "jsonl",
@@ -400,7 +406,7 @@ static const cli_option logits_rows[] = {
     {.name = "last", .type = OPTION_FLAG, AT_OWN(logits_options, last), .help = "the last row only"},
     {.letter = 'o',
      .arg = "FILE.npy",
-     AT(output),
+     AT(out.output),
      .help = "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed"},
     {0}};
 

@@ -32,14 +32,14 @@ typedef struct {
 static status take_line(void *ctx, const char *text, size_t n, err *e)
 {
     lens_run_cmd *r = ctx;
-    if (!r->c->output) return out_write(text, n, e);
+    if (!r->c->out.output) return out_write(text, n, e);
     bool good = r->page ? page_line(r->out.f, text, n) : fwrite(text, 1, n, r->out.f) == n;
-    return good ? ST_OK : err_set(e, ST_IO, "-o %s: %s", r->c->output, strerror(errno));
+    return good ? ST_OK : err_set(e, ST_IO, "-o %s: %s", r->c->out.output, strerror(errno));
 }
 
 static status open_output(lens_run_cmd *r, err *e)
 {
-    const char *path = r->c->output, *end = path ? strrchr(path, '.') : NULL;
+    const char *path = r->c->out.output, *end = path ? strrchr(path, '.') : NULL;
     if (!path) return ST_OK;
     r->page = end && (strcmp(end, ".html") == 0 || strcmp(end, ".htm") == 0);
     TRY(out_file_open(&r->out, "-o", path, e));
@@ -51,12 +51,12 @@ static status open_output(lens_run_cmd *r, err *e)
 static status read_rows(lens_run_cmd *r, err *e)
 {
     attn_options exact = {.kv = kv_exact(DT_F16)};
-    TRY(lineup_read_budgets(&r->rows, r->c, "quest,streaming", "256", e));
+    TRY(lineup_read_budgets(&r->rows, &r->c->attn, "quest,streaming", "256", e));
     if (r->rows.n > LENS_STRATEGIES)
         return err_set(e, ST_USAGE, "--attn and --budget: %zu strategies beside full, expected at most %d", r->rows.n,
                        LENS_STRATEGIES);
     for (size_t i = 0; i < r->rows.n; i++) r->spec[i] = r->rows.run[i].spec;
-    if (r->c->kv) TRY(kv_format_parse(&exact.kv, r->c->kv, "--kv", e));
+    if (r->c->attn.kv) TRY(kv_format_parse(&exact.kv, r->c->attn.kv, "--kv", e));
     if (exact.kv.kind != KV_EXACT) exact.kv = kv_exact(DT_F16);
     return attn_spec_parse(&r->full, "full", &exact, e);
 }
@@ -80,9 +80,9 @@ static status read_prompt(lens_run_cmd *r, err *e)
     const cli *c = r->c;
     char *text;
     size_t n;
-    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (c->prompt.text && c->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
     if (!c->chat && c->template_name) return err_set(e, ST_USAGE, "--template needs --chat");
-    TRY(cli_read_text(&text, &n, c, e));
+    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
     const chat_message m = {"user", text};
     unsigned bos = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
     status st = c->chat ? chat_encode(r->g.tok, c->template_name, &m, 1, &r->ids, e)
@@ -96,9 +96,9 @@ static status read_prompt(lens_run_cmd *r, err *e)
 static status print_means(const lens_run_cmd *r, err *e)
 {
     int width = lineup_width(&r->rows);
-    if (!r->c->output) return out_flush(e);
+    if (!r->c->out.output) return out_flush(e);
     TRY(out_printf(e, "lens: %zu tokens of prompt, means over steps, layers that are not dense, and heads", r->ids.n));
-    TRY(lineup_print_terms(&r->rows, r->c, e));
+    TRY(lineup_print_terms(&r->rows, e));
     TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, "strategy", "budget", "read", "missed"));
     for (size_t i = 0; i < r->rows.n; i++) {
         char budget[24];
@@ -113,7 +113,7 @@ static status print_means(const lens_run_cmd *r, err *e)
 
 static status write_report(const lens_run_cmd *r, err *e)
 {
-    if (!r->c->json) return ST_OK;
+    if (!r->c->out.json) return ST_OK;
     json_t *results = json_array();
     for (size_t i = 0; i < r->rows.n; i++) {
         lens_means m = lens_mean(r->lens, i);
@@ -121,7 +121,7 @@ static status write_report(const lens_run_cmd *r, err *e)
                               json_pack("{s:s, s:o, s:f, s:f}", "attn", r->spec[i].text, "budget",
                                         lineup_budget_json(&r->spec[i]), "attended", m.attended, "missed", m.missed));
     }
-    return report_write(r->c, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL, e);
+    return report_write(&r->c->out, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL, e);
 }
 
 /* ---- the command ---- */
@@ -146,7 +146,7 @@ static status run(lens_run_cmd *r, err *e)
                       .ctx = r};
     TRY(find_drive(r, &o.drive, e));
     TRY(lens_open(&r->lens, &o, e));
-    progress *bar = progress_start(c, "lens");
+    progress *bar = progress_start("lens");
     status st = ST_OK;
     while (st == ST_OK && !done) {
         st = lens_advance(r->lens, &done, e);
@@ -160,13 +160,13 @@ static status run(lens_run_cmd *r, err *e)
 
 static status start(lens_run_cmd *r, err *e)
 {
-    TRY(report_check(r->c, e));
+    TRY(report_check(&r->c->out, e));
     TRY(read_rows(r, e));
-    TRY(engine_find(&r->g, r->c, true, e));
+    TRY(engine_find(&r->g, &r->c->engine, true, e));
     r->model = report_model(r->g.m->name);
     TRY(read_prompt(r, e));
-    cli_warn_length(r->c, r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->c->n_new);
-    TRY(engine_load(&r->g, r->c, 1 + r->rows.n, false, e));
+    cli_warn_length(r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->c->n_new);
+    TRY(engine_load(&r->g, 1 + r->rows.n, e));
     for (size_t i = 0; i < r->rows.n; i++) TRY(attn_spec_check(&r->spec[i], decoder_attn_shape(r->g.dec), e));
     return open_output(r, e);
 }
@@ -177,7 +177,8 @@ static status cmd_lens(const cli *c, err *e)
     cli_catch_interrupt();
     status st = start(&r, e);
     if (st == ST_OK) st = run(&r, e);
-    if (st == ST_OK && r.page && !page_end(r.out.f)) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(errno));
+    if (st == ST_OK && r.page && !page_end(r.out.f))
+        st = err_set(e, ST_IO, "-o %s: %s", c->out.output, strerror(errno));
     if (r.out.f) {
         status closed = out_file_close(&r.out, st == ST_OK, st == ST_OK ? e : NULL);
         if (st == ST_OK) st = closed;
@@ -194,8 +195,8 @@ static status cmd_lens(const cli *c, err *e)
 }
 
 static const cli_option options[] = {
-    {.letter = 'p', .arg = "TEXT", AT(prompt), .help = "prompt (default: standard input)"},
-    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "prompt from a file"},
+    {.letter = 'p', .arg = "TEXT", AT(prompt.text), .help = "prompt (default: standard input)"},
+    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "prompt from a file"},
     {.name = "chat", .type = OPTION_FLAG, AT(chat), .help = "wrap the prompt in the model's chat template"},
     {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
     {.letter = 'n',
@@ -213,7 +214,7 @@ static const cli_option options[] = {
     {.name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
     {.letter = 'o',
      .arg = "FILE",
-     AT(output),
+     AT(out.output),
      .help = "FILE.html: a page that shows it, for a browser; else records, a line of JSON each (default: to standard "
              "output)"},
     {0}};

@@ -166,7 +166,7 @@ static status write_json(const answers_layout *l, const answers *a, err *e)
 static status print_layout(const answers_layout *l, const answers *a, err *e)
 {
     TRY(l->title(a, e));
-    TRY(lineup_print_terms(&a->t.ev->rows, a->t.ev->c, e));
+    TRY(lineup_print_terms(&a->t.ev->rows, e));
     TRY(evaluation_table_head(&a->t, e));
     TRY(l->lines(a, e));
     TRY(out_printf(e, "\n"));
@@ -180,7 +180,7 @@ status answers_report_layout(void *own, evaluation *ev, err *e)
     answers a;
     status st = open_answers(&a, l, ev, l->count ? l->count(own) : ev->n_samples, e);
     if (st == ST_OK) st = print_layout(l, &a, e);
-    if (st == ST_OK && ev->c->json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
+    if (st == ST_OK && ev->c->out.json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
     mem_free(a.id);
     mem_free(a.line);
     evaluation_table_close(&a.t);

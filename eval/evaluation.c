@@ -26,15 +26,17 @@ static status parse_prompter(evaluation *ev, err *e)
         return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
     if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
     if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
-    if (c->prefix_disk) TRY(cli_check_prefix(c->prefix_disk, e));
-    return cli_check_template(c, e);
+    if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->engine.device.ranks, e));
+    return cli_check_template(c->template_name, e);
 }
 
 static status parse_source(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
-    ev->source = (sample_source){.data = c->data, .limit = c->limit, .sampled = c->sampled, .seed = c->sample_seed};
-    if (c->sampled && c->limit == 0) return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
+    ev->source = (sample_source){
+        .data = c->data, .limit = c->limit, .sampled = c->sample_seed.given, .seed = c->sample_seed.value};
+    if (c->sample_seed.given && c->limit == 0)
+        return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
     if (c->data || !ev->kind->own_samples) return ST_OK;
     ev->own_path = path_join(ev->data_dir, ev->kind->own_samples);
     ev->source.data = ev->own_path;
@@ -47,9 +49,9 @@ static status start(evaluation *ev, err *e)
     const evaluation_kind *k = ev->kind;
     TRY(cli_data_dir(&ev->data_dir, e));
     TRY(parse_prompter(ev, e));
-    if (ev->c->draft && ev->c->jobs > 1)
+    if (ev->c->engine.draft && ev->c->jobs > 1)
         return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->c->jobs);
-    TRY(lineup_read_budgets(&ev->rows, ev->c, k->attn ? k->attn : "full", k->budget, e));
+    TRY(lineup_read_budgets(&ev->rows, &ev->c->attn, k->attn ? k->attn : "full", k->budget, e));
     TRY(parse_source(ev, e));
     TRY(metrics_open(&ev->m, ev->data_dir, e));
     ev->samples = (sample_list){.size = k->sample_size, .drop = k->drop};
@@ -68,7 +70,7 @@ static status finish_wrap(evaluation *ev, err *e)
     p->tok = ev->g.tok;
     if (p->wrap != WRAP_RAW && !c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
         p->wrap = WRAP_RAW;
-        if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
+        out_note("the model has no chat template: prompts stay raw");
     }
     if (p->wrap != WRAP_RAW && !c->template_name && !tokenizer_chat_template(p->tok))
         return err_set(e, ST_USAGE, "--wrap %s: the model has no known chat template; --template NAME gives one",
@@ -94,15 +96,15 @@ static status finish_prompter(evaluation *ev, err *e)
 static status open_model(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
-    TRY(engine_find(&ev->g, c, true, e));
+    TRY(engine_find(&ev->g, &c->engine, true, e));
     cli_catch_interrupt();
     TRY(tokenizer_eos_ids(ev->g.tok, &ev->eos, e));
     ev->window = INT64_MAX;
     if (ev->kind->own_samples) {
         ev->window = ev->g.m->config.max_positions;
-        if (c->ctx) {
-            TRY(cli_parse_size(&ev->window, c->ctx, "--ctx", e));
-            cli_warn_ctx(c, ev->g.m, ev->window);
+        if (c->attn.ctx) {
+            TRY(cli_parse_size(&ev->window, c->attn.ctx, "--ctx", e));
+            cli_warn_ctx(ev->g.m, ev->window);
         }
         TRY(finish_prompter(ev, e));
     }
@@ -168,7 +170,7 @@ static status prepare(evaluation *ev, size_t n, err *e)
     ev->n_items = n;
     TRY(MEM_NEW(&ev->items, n, e));
     TRY(MEM_NEW(&ev->prompts, n, e));
-    ev->bar = progress_start(ev->c, "reading prompts");
+    ev->bar = progress_start("reading prompts");
     status st = ST_OK;
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         st = make_item(ev, i, e);
@@ -242,8 +244,8 @@ static json_t *config_json(const evaluation *ev, json_t *tables)
     const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(ev->g.tok);
     json_t *config = json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", ev->files, "tables", tables,
                                "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
-                               c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
-                               (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
+                               c->sample_seed.given ? json_integer((json_int_t)c->sample_seed.value) : json_null(),
+                               "max_length", (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
                                p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
     return results_merge(config, ev->kind->config(ev->own));
 }
@@ -252,18 +254,18 @@ static json_t *config_json(const evaluation *ev, json_t *tables)
 static status begin(evaluation *ev, bool first, err *e)
 {
     json_t *config, *tables;
-    if (first || !ev->passes) TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    if (first || !ev->passes) TRY(lineup_check(&ev->rows, &ev->g, ev->limit, e));
     if (!first) return ST_OK;
-    if (ev->c->prefix_disk) TRY(lineup_check_reuse(&ev->rows, ev->c, e));
-    TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
-    TRY(cli_open_prefix(&ev->cache, ev->c, &ev->g, e));
+    if (ev->c->prefix.disk) TRY(lineup_check_reuse(&ev->rows, &ev->c->engine, e));
+    TRY(engine_load(&ev->g, (size_t)ev->c->jobs, e));
+    TRY(cli_open_prefix(&ev->cache, &ev->c->prefix, ev->c->attn.ctx, &ev->g, e));
     if (ev->kind->own_samples) {
         TRY(tables_json(&tables, ev, e));
         config = config_json(ev, tables);
     } else {
         config = ev->kind->config(ev->own);
     }
-    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config, keys_of(ev), e);
+    return provenance_open(&ev->out, &ev->c->out, ev->c->seed.value, &ev->g, &ev->rows, config, keys_of(ev), e);
 }
 
 /* ---- answers ---- */
@@ -365,7 +367,7 @@ static status find_known(evaluation *ev, err *e)
 static status ask(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
-    const draft_options drafts = cli_drafts(c);
+    const draft_options drafts = engine_drafts(&c->engine);
     batch_job job = {.d = ev->g.dec,
                      .prompts = ev->prompts,
                      .n_prompts = ev->n_items,
@@ -383,14 +385,12 @@ static status ask(evaluation *ev, err *e)
                      .ctx = ev};
     TRY(find_known(ev, e));
     const char *what = ev->label[0] ? ev->label : ev->kind->name;
-    ev->bar = progress_start(c, what);
+    ev->bar = progress_start(what);
     status st = batch_execute(&job, ev->rows.run, ev->rows.n, e);
     progress_end(ev->bar);
     ev->bar = NULL;
-    if (st == ST_OK) lineup_say_shared(c, what, &job);
-    if (st != ST_OK && c->output && !c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on from there\n", path_tail(c->output),
-                results_count(ev->out));
+    if (st == ST_OK) lineup_say_shared(what, &job);
+    if (st != ST_OK) provenance_note_rest(ev->out, &c->out, "from there");
     return st;
 }
 

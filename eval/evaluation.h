@@ -5,7 +5,7 @@
 #ifndef EVAL_EVALUATION_H
 #define EVAL_EVALUATION_H
 
-#include "cli/lineup.h"
+#include "cli/cli.h"
 #include "eval/prompt.h"
 #include "eval/results.h"
 #include "eval/samples.h"

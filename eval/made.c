@@ -46,7 +46,7 @@ status made_read(evaluation *ev, const made_source *s, err *e)
 
 status made_length(int64_t *length, const evaluation *ev, err *e)
 {
-    if (*length == 0) *length = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
+    if (*length == 0) *length = ev->c->attn.ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
     if (*length <= ev->window) return ST_OK;
     return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)*length,
                    (long long)ev->window);
@@ -73,10 +73,10 @@ status made_add(evaluation *ev, const made_source *s, const int64_t *length, siz
     status st = ST_OK;
     for (size_t t = 0; t < ev->names.n; t++) total += s->made[t] ? (int64_t)n * count : 0;
     if (total == 0) return ST_OK;
-    progress *bar = progress_start(ev->c, "making samples");
+    progress *bar = progress_start("making samples");
     for (size_t t = 0; t < ev->names.n; t++)
         for (int64_t i = 0; s->made[t] && i < (int64_t)n * count && st == ST_OK; i++) {
-            const made_place at = {t, ev->c->seed, length[i / count], i % count, count};
+            const made_place at = {t, ev->c->seed.value, length[i / count], i % count, count};
             st = make_one(ev, s, &at, i, e);
             progress_set(bar, ++done, total);
         }

@@ -98,15 +98,14 @@ static json_t *run_json(const attn_spec *s)
 }
 
 /* The part that all evaluations share. */
-static status common_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e)
+static status common_config(json_t **out, uint64_t seed, const engine *g, const lineup *l, err *e)
 {
     char sum[SHA256_HEX];
-    const char *dir;
     json_t *runs = json_array();
     bool bad = false;
     *out = NULL;
-    status st = cli_model_dir(c, &dir, e);
-    if (st == ST_OK) st = model_sha256(dir, sum, e);
+    const engine_options *o = &g->o;
+    status st = model_sha256(g->m->name, sum, e);
     for (size_t i = 0; i < l->n && st == ST_OK; i++) bad |= json_array_append_new(runs, run_json(&l->run[i].spec)) != 0;
     if (st != ST_OK) {
         json_decref(runs);
@@ -114,12 +113,12 @@ static status common_config(json_t **out, const cli *c, const engine *g, const l
     }
     *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION, "model_sha256", sum,
                      "weights", dtype_name(g->m->type), "device", g->be->name, "backend", g->be->about, "gemm",
-                     c->gemm ? c->gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
-                     (json_int_t)c->seed, "runs", runs);
-    if (*out && c->draft)
-        bad |= json_object_set_new(*out, "draft", json_string(c->draft)) != 0 ||
+                     o->device.gemm ? o->device.gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
+                     (json_int_t)seed, "runs", runs);
+    if (*out && o->draft)
+        bad |= json_object_set_new(*out, "draft", json_string(o->draft)) != 0 ||
                json_object_set_new(*out, "draft_weights",
-                                   c->draft_weights ? json_string(c->draft_weights) : json_null()) != 0;
+                                   o->draft_weights ? json_string(o->draft_weights) : json_null()) != 0;
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 
@@ -134,21 +133,27 @@ static status started_json(json_t **out, const engine *g, err *e)
     return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
-status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
-                       const char *const *identity, err *e)
+status provenance_open(results **out, const result_options *o, uint64_t seed, const engine *g, const lineup *l,
+                       json_t *own, const char *const *identity, err *e)
 {
     json_t *config = NULL, *started = NULL;
     status st = own ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
-    if (st == ST_OK) st = common_config(&config, c, g, l, e);
+    if (st == ST_OK) st = common_config(&config, seed, g, l, e);
     if (st == ST_OK && json_object_update(config, own) != 0)
         st = err_set(e, ST_NOMEM, "out of memory for the configuration");
     if (st == ST_OK) st = started_json(&started, g, e);
-    const results_options o = {c->output, c->command, config, started, identity, c->ranks};
-    if (st == ST_OK) st = results_open(out, &o, e);
-    if (st == ST_OK && results_count(*out) > 0 && !c->quiet)
-        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output), results_count(*out));
+    const results_options r = {o->output, o->command, config, started, identity, g->o.device.ranks};
+    if (st == ST_OK) st = results_open(out, &r, e);
+    if (st == ST_OK && results_count(*out) > 0)
+        out_note("%s: %zu results are there, going on", path_tail(o->output), results_count(*out));
     json_decref(own);
     json_decref(config);
     json_decref(started);
     return st;
+}
+
+void provenance_note_rest(const results *r, const result_options *o, const char *from)
+{
+    if (o->output)
+        out_note("%s: %zu results; the same command goes on %s", path_tail(o->output), results_count(r), from);
 }

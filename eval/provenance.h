@@ -4,6 +4,7 @@
 #define EVAL_PROVENANCE_H
 
 #include "cli/lineup.h"
+#include "cli/report.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 
@@ -20,7 +21,9 @@ status model_sha256(const char *dir, char out[SHA256_HEX], err *e);
  * "budget", "kv"}]} with the members of `own`, an object that is taken (NULL: out of memory); what may differ when the
  * run goes on is
  * {"model", "threads", "time"}. Says on stderr, unless --quiet, how many results are there. */
-status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
-                       const char *const *identity, err *e);
+status provenance_open(results **out, const result_options *o, uint64_t seed, const engine *g, const lineup *l,
+                       json_t *own, const char *const *identity, err *e);
+/* Prints where the same command goes on, if the results are in the file of -o. */
+void provenance_note_rest(const results *r, const result_options *o, const char *from);
 
 #endif

@@ -74,7 +74,7 @@ static status cmd_score(const cli *c, err *e)
     const char *dir;
     char *input = NULL;
     status st;
-    if (c->json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
+    if (c->out.json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
     TRY_GOTO(find_metric(&k, c->input, e));
     TRY_GOTO(cli_data_dir(&dir, e));
     TRY_GOTO(metrics_open(&m, dir, e));

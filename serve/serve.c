@@ -99,9 +99,9 @@ static status read_keys(const serve_options *o, http_key **keys, size_t *n, err 
 static const char *model_name(const cli *c)
 {
     const char *slash;
-    if (!c->model) return "demo";
-    slash = strrchr(c->model, '/');
-    return slash && slash[1] ? slash + 1 : c->model;
+    if (!c->engine.model.dir) return "demo";
+    slash = strrchr(c->engine.model.dir, '/');
+    return slash && slash[1] ? slash + 1 : c->engine.model.dir;
 }
 
 typedef struct {
@@ -152,46 +152,44 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
     kv_format kv = kv_exact(DT_F16);
     attn_spec spec;
     int64_t budget = 0;
-    if (c->ctx) TRY(cli_parse_size(&ctx, c->ctx, "--ctx", e));
-    if (c->kv) TRY(kv_format_parse(&kv, c->kv, "--kv", e));
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
-    if (c->kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
+    if (c->attn.ctx) TRY(cli_parse_size(&ctx, c->attn.ctx, "--ctx", e));
+    if (c->attn.kv) TRY(kv_format_parse(&kv, c->attn.kv, "--kv", e));
+    if (c->attn.budget) TRY(cli_parse_size(&budget, c->attn.budget, "--budget", e));
+    if (c->attn.kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
     memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
     if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
     if (!(o->prefill_share > 0 && o->prefill_share < 1))
         return err_set(e, ST_USAGE, "--prefill-share: %g, expected above 0 and below 1", o->prefill_share);
     kept = memory / 4;
     if (o->prefix_ram) TRY(cli_parse_size(&kept, o->prefix_ram, "--prefix-ram", e));
-    *s = (sched_options){.dec = g->dec,
-                         .decoder = {.chunk = (size_t)c->chunk,
-                                     .max_batch = (size_t)o->batch,
-                                     .verify = cli_verify_rows(c),
-                                     .exact = c->gemm && strcmp(c->gemm, "builtin") == 0},
-                         .tok = g->tok,
-                         .model = model_name(c),
-                         .attn = {.budget = budget, .has_budget = c->budget != NULL, .skip = c->skip, .kv = kv},
-                         .strategy = c->attn ? c->attn : "full",
-                         .template = c->template_name,
-                         .ctx = ctx,
-                         .max_new = o->max_new,
-                         .batch = (size_t)o->batch,
-                         .memory = (size_t)memory,
-                         .prefill_share = o->prefill_share,
-                         .queue = (size_t)o->queue,
-                         .a_client = (size_t)o->a_client,
-                         .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)c->prefix_min},
-                         .prefix_shared = o->prefix_shared};
-    s->attn.certify = c->certify;
+    *s = (sched_options){
+        .dec = g->dec,
+        .decoder = engine_decoder(g, (size_t)o->batch),
+        .tok = g->tok,
+        .model = model_name(c),
+        .attn = {.budget = budget, .has_budget = c->attn.budget != NULL, .skip = c->attn.skip, .kv = kv},
+        .strategy = c->attn.names ? c->attn.names : "full",
+        .template = c->template_name,
+        .ctx = ctx,
+        .max_new = o->max_new,
+        .batch = (size_t)o->batch,
+        .memory = (size_t)memory,
+        .prefill_share = o->prefill_share,
+        .queue = (size_t)o->queue,
+        .a_client = (size_t)o->a_client,
+        .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)c->prefix.least},
+        .prefix_shared = o->prefix_shared};
+    s->attn.certify = c->attn.certify;
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
 
 static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e)
 {
-    if (!c->prefix_disk) return ST_OK;
+    if (!c->prefix.disk) return ST_OK;
     if (s->prefix.memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
     TRY(prefix_cache_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
-    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, c->prefix_disk, e));
+    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, c->prefix.disk, e));
     s->prefix.dir = v->prefix_dir;
     return ST_OK;
 }
@@ -207,10 +205,10 @@ static status start(server *v, const cli *c, err *e)
                       .strict = o->strict,
                       .created = (int64_t)time(NULL)};
     int port;
-    TRY(cli_check_template(c, e));
+    TRY(cli_check_template(c->template_name, e));
     TRY(read_keys(o, &v->keys, &h.n_keys, e));
     h.keys = v->keys;
-    TRY(engine_open(&v->g, c, (size_t)o->batch, false, true, e));
+    TRY(engine_open(&v->g, &c->engine, (size_t)o->batch, true, e));
     TRY(fill(&s, c, &v->g, e));
     TRY(read_prefix_disk(v, &s, c, e));
     TRY(read_aliases(v, c, e));
@@ -251,7 +249,7 @@ static status cmd_serve(const cli *given, err *e)
     serve_options *o = c.own;
     server v = {0};
     if (!o->host) o->host = "127.0.0.1";
-    if (c.chunk == 0) c.chunk = CHUNK;
+    if (c.engine.device.chunk == 0) c.engine.device.chunk = CHUNK;
     catch_end();
     status st = start(&v, &c, e);
     while (st == ST_OK && !ended) {

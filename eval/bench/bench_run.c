@@ -43,34 +43,37 @@ static status check_memory(const bench_case *c, err *e)
     return memory_plan_check(&p, decoder_model(c->d)->be, e);
 }
 
-status bench_engine(engine *g, const cli *c, const char *shape, const char *weights, size_t max_batch, err *e)
+status bench_engine(engine *g, const engine_options *o, const char *shape, const char *weights, uint64_t seed,
+                    size_t max_batch, err *e)
 {
     dtype type = DT_BF16;
-    cli one = *c;
-    one.weights = weights;
-    if (!shape) return engine_open(g, &one, max_batch, false, false, e);
+    engine_options one = *o;
+    one.model.weights = weights;
+    if (!shape) return engine_open(g, &one, max_batch, false, e);
+    g->o = one;
     if (weights) TRY(cli_parse_weights(&type, weights, e));
-    TRY(cli_open_backend(&g->be, c, e));
-    TRY(model_open_shape(&g->m, shape, type, c->seed, g->be, e));
-    if (c->draft_weights) {
-        TRY(cli_draft_type(&type, g->m->type, c, e));
-        TRY(model_open_shape(&g->draft, shape, type, c->seed, g->be, e));
+    TRY(cli_open_backend(&g->be, &o->device, e));
+    TRY(model_open_shape(&g->m, shape, type, seed, g->be, e));
+    if (o->draft_weights) {
+        TRY(cli_draft_type(&type, g->m->type, o->draft_weights, e));
+        TRY(model_open_shape(&g->draft, shape, type, seed, g->be, e));
     }
-    return engine_open_decoder(g, c, max_batch, false, e);
+    return engine_open_decoder(g, max_batch, e);
 }
 
-bench_case bench_case_of(const engine *g, meter *m, const cli *c, const attn_spec *spec, int64_t ctx)
+bench_case bench_case_of(const engine *g, meter *m, const bench_options *o, uint64_t seed, const attn_spec *spec,
+                         int64_t ctx)
 {
-    const bench_options *o = c->own;
     return (bench_case){
         .d = g->dec,
         .spec = *spec,
         .ctx = ctx,
-        .chunk = backend_chunk(g->be, (size_t)c->chunk),
+        .chunk = backend_chunk(g->be, (size_t)g->o.device.chunk),
         .max_batch = 1,
         .fill = o->fill,
-        .seed = c->seed,
-        .timing = {.meter = m, .n_threads = g->be->n_threads, .wanted = (size_t)o->samples, .ranks = c->ranks}};
+        .seed = seed,
+        .timing = {
+            .meter = m, .n_threads = g->be->n_threads, .wanted = (size_t)o->samples, .ranks = g->o.device.ranks}};
 }
 
 status bench_open(bench_case *c, bool prefill, err *e)

@@ -59,10 +59,12 @@ typedef struct {
 } bench_case;
 
 /* Opens a shape with random weights, or (NULL) the model of -m; weights NULL: as in its files, bf16 of a shape. */
-status bench_engine(engine *g, const cli *c, const char *shape, const char *weights, size_t max_batch, err *e);
+status bench_engine(engine *g, const engine_options *o, const char *shape, const char *weights, uint64_t seed,
+                    size_t max_batch, err *e);
 
 /* Returns a case of the open engine with the options of `bench`; what depends on its use is zero. */
-bench_case bench_case_of(const engine *g, meter *m, const cli *c, const attn_spec *spec, int64_t ctx);
+bench_case bench_case_of(const engine *g, meter *m, const bench_options *o, uint64_t seed, const attn_spec *spec,
+                         int64_t ctx);
 /* Creates the sessions. The prompt has ctx tokens; for 0, one chunk if prefill is wanted, else one
  * token. */
 status bench_open(bench_case *c, bool prefill, err *e);

@@ -51,7 +51,7 @@ static status parse(void *own, err *e)
         return err_set(e, ST_USAGE, "--compare %lld: 0 or a multiple of --every %lld is needed", (long long)r->compare,
                        (long long)r->every);
     r->n_prompt = (size_t)prompt;
-    return lineup_read_budgets(&r->f.rows, r->f.c, "all", NULL, e);
+    return lineup_read_budgets(&r->f.rows, &r->f.c->attn, "all", NULL, e);
 }
 
 /* The prompt: the first tokens of the text, after a BOS token where the tokenizer adds one. */
@@ -61,12 +61,12 @@ static status ready(void *own, err *e)
     fidelity *f = &r->f;
     unsigned flags = tokenizer_adds_bos(f->g.tok) ? TOKENIZE_BOS : 0;
     int64_t n_tokens = (int64_t)r->n_prompt + r->n;
-    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c, flags, e));
+    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c->prompt.file, flags, e));
     if (f->text.n < r->n_prompt)
         return err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", r->n_prompt, f->text.n);
     f->text.n = r->n_prompt;
-    cli_warn_length(f->c, f->g.m, "--prompt and -n together,", n_tokens);
-    return lineup_check(&f->rows, f->c, &f->g, n_tokens, e);
+    cli_warn_length(f->g.m, "--prompt and -n together,", n_tokens);
+    return lineup_check(&f->rows, &f->g, n_tokens, e);
 }
 
 /* ---- results ---- */
@@ -280,7 +280,7 @@ static status open_all(generation *g, err *e)
     follow *f = &g->f;
     int64_t n_tokens = (int64_t)r->f.text.n + r->n;
     const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->f.g.dec)};
-    const sampler_options so = {.temp = c->temp, .top_p = c->top_p, .repeat_penalty = 1, .seed = c->seed};
+    const sampler_options so = {.temp = c->temp, .top_p = c->top_p, .repeat_penalty = 1, .seed = c->seed.value};
     g->run.spec = r->f.rows.run[g->row].spec;
     g->type = recall_exact_type(&g->run, 1);
     f->be = r->f.g.be;
@@ -400,10 +400,10 @@ static json_t *options_json(const void *own)
 {
     const drift_run *r = own;
     const cli *c = r->f.c;
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", c->attn ? c->attn : "all", "n",
-                     (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", c->attn.names ? c->attn.names : "all",
+                     "n", (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare",
                      (json_int_t)r->compare, "judged", r->o->judged, "temp", c->temp, "top_p", c->top_p, "seed",
-                     (json_int_t)c->seed);
+                     (json_int_t)c->seed.value);
 }
 
 /* ---- the command ---- */
@@ -422,8 +422,9 @@ static status print_head(const void *own, err *e)
 {
     const drift_run *r = own;
     TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
-                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.c->seed, r->o->judged, (long long)r->every));
-    return lineup_print_terms(&r->f.rows, r->f.c, e);
+                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.c->seed.value, r->o->judged,
+                   (long long)r->every));
+    return lineup_print_terms(&r->f.rows, e);
 }
 
 /* True if an interval has no result: the row is then generated again from its start. */
@@ -457,7 +458,7 @@ static status cmd_drift(const cli *c, err *e)
 
 static const cli_option options[] = {
     {.letter = 'n', .arg = "N", AT_OWN(drift_options, n), .help = "new tokens of each strategy (default 32k)"},
-    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the prompt's text (default: the book of eval pg19)"},
+    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the prompt's text (default: the book of eval pg19)"},
     OPTION("prompt", "N", TEXT, AT_OWN(drift_options, prompt), "its first N tokens (default 2048)"),
     OPTION("every", "N", TEXT, AT_OWN(drift_options, every), "new tokens of an interval (default 1024)"),
     OPTION("compare", "N", TEXT, AT_OWN(drift_options, compare),

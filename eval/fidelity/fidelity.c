@@ -15,14 +15,15 @@
 
 enum { MAX_TEXT_BYTES = 1 << 28 };
 
-status fidelity_read_text(token_list *text, char sum[SHA256_HEX], const engine *g, const cli *c, unsigned flags, err *e)
+status fidelity_read_text(token_list *text, char sum[SHA256_HEX], const engine *g, const char *path, unsigned flags,
+                          err *e)
 {
     const char *dir;
     char *bytes = NULL;
     size_t n = 0;
     TRY(cli_data_dir(&dir, e));
     char *book = path_join(dir, "pg19/10146.txt");
-    const char *path = c->prompt_file ? c->prompt_file : book;
+    if (!path) path = book;
     status st = path ? file_read(&bytes, &n, path, MAX_TEXT_BYTES, e) : err_set(e, ST_NOMEM, "out of memory");
     if (st == ST_OK) st = file_sha256(path, sum, e);
     if (st == ST_OK) st = tokenizer_encode(g->tok, bytes, n, flags, text, e);
@@ -31,13 +32,12 @@ status fidelity_read_text(token_list *text, char sum[SHA256_HEX], const engine *
     return st;
 }
 
-status fidelity_check_ctx(const token_list *text, const int64_t *ctx, size_t n_ctx, const engine *g, const cli *c,
-                          err *e)
+status fidelity_check_ctx(const token_list *text, const int64_t *ctx, size_t n_ctx, const engine *g, err *e)
 {
     for (size_t i = 0; i < n_ctx; i++) {
         if (ctx[i] > (int64_t)text->n)
             return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)ctx[i], text->n);
-        cli_warn_ctx(c, g->m, ctx[i]);
+        cli_warn_ctx(g->m, ctx[i]);
     }
     return ST_OK;
 }
@@ -65,7 +65,7 @@ json_t *fidelity_json(json_t *x, bool bad)
 static status run_row(fidelity *f, const fidelity_measure *m, size_t row, err *e)
 {
     if (!m->lacks || m->lacks(f, row)) {
-        f->bar = progress_start(f->c, f->rows.run[row].spec.text);
+        f->bar = progress_start(f->rows.run[row].spec.text);
         status st = m->measure(f, row, e);
         progress_end(f->bar);
         f->bar = NULL;
@@ -79,9 +79,7 @@ static status run_rows(fidelity *f, const fidelity_measure *m, err *e)
     status st = m->head(f, e);
     for (size_t i = 0; i < f->rows.n && st == ST_OK; i++)
         if (f->rows.why[i].code == ST_OK) st = run_row(f, m, i, e);
-    if (st != ST_OK && f->c->output && !f->c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on %s\n", path_tail(f->c->output),
-                results_count(f->out), m->resume);
+    if (st != ST_OK) provenance_note_rest(f->out, &f->c->out, m->resume);
     return st;
 }
 
@@ -90,24 +88,24 @@ static status report(const fidelity *f, const fidelity_measure *m, err *e)
     size_t per_row = m->per_row ? m->per_row(f) : 1;
     TRY(lineup_print_why(&f->rows, e));
     TRY(out_flush(e));
-    if (!f->c->json) return ST_OK;
+    if (!f->c->out.json) return ST_OK;
     json_t *list = json_array();
     int bad = 0;
     for (size_t i = 0; i < f->rows.n * per_row; i++)
         bad |= json_array_append_new(list, m->json(f, i / per_row, i % per_row));
     list = fidelity_json(list, bad);
     if (!list) return err_set(e, ST_NOMEM, "out of memory for the report");
-    return report_write(f->c, &f->g, m->options(f), list, NULL, e);
+    return report_write(&f->c->out, &f->g, m->options(f), list, NULL, e);
 }
 
 status fidelity_run(fidelity *f, const fidelity_measure *m, err *e)
 {
     TRY(m->parse(f, e));
-    TRY(engine_find(&f->g, f->c, true, e));
+    TRY(engine_find(&f->g, &f->c->engine, true, e));
     cli_catch_interrupt();
     TRY(m->ready(f, e));
-    TRY(engine_load(&f->g, f->c, 1, false, e));
-    TRY(provenance_open(&f->out, f->c, &f->g, &f->rows, m->config(f), m->identity, e));
+    TRY(engine_load(&f->g, 1, e));
+    TRY(provenance_open(&f->out, &f->c->out, f->c->seed.value, &f->g, &f->rows, m->config(f), m->identity, e));
     TRY(run_rows(f, m, e));
     return report(f, m, e);
 }

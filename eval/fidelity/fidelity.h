@@ -3,7 +3,7 @@
 #ifndef EVAL_FIDELITY_H
 #define EVAL_FIDELITY_H
 
-#include "cli/lineup.h"
+#include "cli/cli.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 
@@ -43,12 +43,11 @@ status fidelity_print_number(double x, int width, int decimals, err *e);
 /* Returns x; NULL, and frees it, if bad (out of memory). */
 json_t *fidelity_json(json_t *x, bool bad);
 
-/* Reads and tokenizes the text of -f, or the built-in book. sum: SHA-256 of its file. */
-status fidelity_read_text(token_list *text, char sum[SHA256_HEX], const engine *g, const cli *c, unsigned flags,
+/* Reads and tokenizes the text of -f, or (NULL) the built-in book. sum: SHA-256 of its file. */
+status fidelity_read_text(token_list *text, char sum[SHA256_HEX], const engine *g, const char *path, unsigned flags,
                           err *e);
 /* Checks that the text has the tokens of each --ctx, and warns of lengths that the model was not trained for. */
-status fidelity_check_ctx(const token_list *text, const int64_t *ctx, size_t n_ctx, const engine *g, const cli *c,
-                          err *e);
+status fidelity_check_ctx(const token_list *text, const int64_t *ctx, size_t n_ctx, const engine *g, err *e);
 /* Returns n tokens of the text, whose offset depends on seed, length and trial alone. */
 const int32_t *fidelity_piece(const token_list *text, size_t n, uint64_t seed, int64_t ctx, size_t trial);
 

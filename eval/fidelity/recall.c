@@ -114,7 +114,7 @@ static status print_means(const recall *r, int64_t ctx, err *e)
 {
     bool shown[MEANS];
     TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx));
-    TRY(lineup_print_terms(&r->f.rows, r->f.c, e));
+    TRY(lineup_print_terms(&r->f.rows, e));
     TRY(out_printf(e, "%-*s %8s %-10s %9s %8s", r->width, "strategy", "budget", "counts", "selected", "queries"));
     for (size_t k = 0; k < MEANS; k++) {
         shown[k] = means[k].title && (!means[k].has || any(r, means[k].has));
@@ -304,7 +304,7 @@ static status finish(recall *r, int64_t ctx, err *e)
 {
     int bad = 0;
     TRY(print_runs(r, ctx, e));
-    for (size_t i = 0; i < r->n_runs && r->f.c->json; i++)
+    for (size_t i = 0; i < r->n_runs && r->f.c->out.json; i++)
         for (int l = 0; l < r->runs[i].shape.n_layers; l++)
             bad |= json_array_append_new(r->list, layer_json(r, &r->runs[i], l, ctx));
     recall_runs_clear(r->runs, r->n_runs);
@@ -339,7 +339,7 @@ static status run_length(recall *r, int64_t ctx, err *e)
     if (job.n_queries >= ctx)
         return err_set(e, ST_USAGE, "--queries %lld: at least one of the %lld tokens must come before",
                        (long long)job.n_queries, (long long)ctx);
-    r->f.bar = progress_start(r->f.c, "recall");
+    r->f.bar = progress_start("recall");
     status st = recall_on_text(&job, r->runs, r->n_runs, e);
     progress_end(r->f.bar);
     r->f.bar = NULL;
@@ -353,14 +353,14 @@ static status run_text(recall *r, err *e)
     char *text = NULL;
     size_t n = 0;
     if (r->o->prompt_keys) return err_set(e, ST_USAGE, "--prompt-keys: only with --tensors");
-    if (!c->prompt && !c->prompt_file)
+    if (!c->prompt.text && !c->prompt.file)
         return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->ctx, "1024", "--ctx", e));
-    TRY(engine_open(g, c, 1, false, true, e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->attn.ctx, "1024", "--ctx", e));
+    TRY(engine_open(g, &c->engine, 1, true, e));
     attn_shape shape = *decoder_attn_shape(g->dec);
     TRY(lineup_check_by(&r->f.rows, can_run, &shape, e));
     TRY(list_runs(r, e));
-    TRY(cli_read_text(&text, &n, c, e));
+    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
     status st = tokenizer_encode(g->tok, text, n, TOKENIZE_BOS, &r->f.text, e);
     mem_free(text);
     for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) st = run_length(r, r->ctx[i], e);
@@ -371,11 +371,12 @@ static status run_tensors(recall *r, err *e)
 {
     const cli *c = r->f.c;
     recall_tensors job = {.path = c->tensors, .dump = r->dump, .n_prompt = r->o->prompt_keys};
-    if (c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+    if (c->attn.ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
     if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
     if (r->o->distributions) return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
     TRY(list_runs(r, e));
-    TRY(cli_open_backend(&r->f.g.be, c, e));
+    r->f.g.name = c->tensors;
+    TRY(cli_open_backend(&r->f.g.be, &c->engine.device, e));
     job.be = r->f.g.be;
     TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
     return finish(r, job.n_keys, e);
@@ -393,10 +394,10 @@ static status write_report(recall *r, err *e)
             bad |=
                 json_array_append_new(skipped, json_pack("{s:s, s:o, s:s}", "attn", l->run[i].spec.text, "budget",
                                                          lineup_budget_json(&l->run[i].spec), "reason", l->why[i].msg));
-    json_t *options =
-        json_pack("{s:s, s:s, s:o}", "attn", c->attn ? c->attn : "quest,fier", "budget", c->budget ? c->budget : "256",
-                  "queries", c->tensors ? json_null() : json_integer(queries_of(r)));
-    status st = report_write(c, &r->f.g, options, list, json_pack("{s:o}", "skipped", skipped), e);
+    json_t *options = json_pack("{s:s, s:s, s:o}", "attn", c->attn.names ? c->attn.names : "quest,fier", "budget",
+                                c->attn.budget ? c->attn.budget : "256", "queries",
+                                c->tensors ? json_null() : json_integer(queries_of(r)));
+    status st = report_write(&c->out, &r->f.g, options, list, json_pack("{s:o}", "skipped", skipped), e);
     return st == ST_OK && bad ? err_set(e, ST_NOMEM, "out of memory for the report") : st;
 }
 
@@ -404,13 +405,13 @@ static status run(recall *r, err *e)
 {
     out_file dump;
     bool dumps = r->o->dump != NULL;
-    TRY(lineup_read_budgets(&r->f.rows, r->f.c, "quest,fier", "256", e));
+    TRY(lineup_read_budgets(&r->f.rows, &r->f.c->attn, "quest,fier", "256", e));
     if (dumps) TRY(out_file_open(&dump, "--dump", r->o->dump, e));
     if (dumps) r->dump = dump.f;
     status st = r->f.c->tensors ? run_tensors(r, e) : run_text(r, e);
     status closed = dumps ? out_file_close(&dump, st == ST_OK && !ferror(dump.f), st == ST_OK ? e : NULL) : ST_OK;
     if (st == ST_OK) st = closed;
-    return st == ST_OK && r->f.c->json ? write_report(r, e) : st;
+    return st == ST_OK && r->f.c->out.json ? write_report(r, e) : st;
 }
 
 static status cmd_recall(const cli *c, err *e)
@@ -427,8 +428,8 @@ static status cmd_recall(const cli *c, err *e)
 }
 
 static const cli_option options[] = {
-    {.letter = 'p', .arg = "TEXT", AT(prompt), .help = "the text"},
-    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the text from a file"},
+    {.letter = 'p', .arg = "TEXT", AT(prompt.text), .help = "the text"},
+    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the text from a file"},
     OPTION("queries", "N", WHOLE(1, 1 << 30, 0), AT_OWN(recall_options, queries),
            "positions at the end of the text that are judged (default 64)"),
     OPTION("window", NULL, FLAG, AT_OWN(recall_options, window),

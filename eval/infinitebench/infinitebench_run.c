@@ -117,7 +117,8 @@ static status read_samples(infinitebench_run *r, err *e)
     bool all_made = true;
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->wanted[i] || r->made[i];
     if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
-    if (c->sampled && all_made) return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
+    if (c->sample_seed.given && all_made)
+        return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
     TRY(made_read(r->ev, &source, e));
     return r->ev->samples.n > 0 || all_made ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
@@ -345,7 +346,7 @@ static json_t *options_json(const void *own)
 {
     const infinitebench_run *r = own;
     return json_pack("{s:s, s:s, s:I}", "prompts", infinitebench_prompts_name(&r->prompts), "rules",
-                     r->infllm_rules ? "infllm" : "official", "seed", (json_int_t)r->ev->c->seed);
+                     r->infllm_rules ? "infllm" : "official", "seed", (json_int_t)r->ev->c->seed.value);
 }
 
 static const answers_layout layout = {.answer = answer_of,
@@ -362,9 +363,9 @@ static void say_shortened(const infinitebench_run *r)
 {
     int64_t window = r->ev->window;
     for (size_t t = 0; t < INFINITEBENCH_TASKS; t++)
-        if (has_task(r, t) && new_tokens(r, t, window) < (size_t)r->prompts.n_new[t] && !r->ev->c->quiet)
-            fprintf(stderr, "%s: answers of at most %zu tokens, not %d: the window has %lld\n",
-                    infinitebench_tasks[t].name, new_tokens(r, t, window), r->prompts.n_new[t], (long long)window);
+        if (has_task(r, t) && new_tokens(r, t, window) < (size_t)r->prompts.n_new[t])
+            out_note("%s: answers of at most %zu tokens, not %d: the window has %lld", infinitebench_tasks[t].name,
+                     new_tokens(r, t, window), r->prompts.n_new[t], (long long)window);
 }
 
 static status load(void *own, evaluation *ev, err *e)

@@ -328,12 +328,12 @@ static status score_only(const cli *c, const char *dir, metrics *m, err *e)
     longbench_scores s = {0};
     const longbench_dataset *d;
     status st;
-    if (c->json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
-    if (c->data || c->output || o->prompts)
+    if (c->out.json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
+    if (c->data || c->out.output || o->prompts)
         return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s",
-                       c->data     ? "--data"
-                       : c->output ? "-o"
-                                   : "--prompts");
+                       c->data         ? "--data"
+                       : c->out.output ? "-o"
+                                       : "--prompts");
     TRY_GOTO(longbench_open(&t, dir, e));
     TRY_GOTO(dataset_of(&d, &t, o, e));
     TRY_GOTO(score_file(o, m, d, &s, e));
@@ -349,7 +349,7 @@ static status cmd_longbench(const cli *c, err *e)
     metrics *m = NULL;
     const char *dir;
     if (!o->score) return evaluation_run(&evaluation_of_longbench, c, e);
-    TRY(ranks_refuse(c, "--score", e));
+    TRY(ranks_refuse(c->engine.device.ranks, "--score", e));
     TRY(cli_data_dir(&dir, e));
     status st = metrics_open(&m, dir, e);
     if (st == ST_OK) st = score_only(c, dir, m, e);

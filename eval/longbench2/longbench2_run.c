@@ -137,7 +137,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     longbench2_sample *s = sample_of(r, i);
     prompt_text text;
     out->index = s->at.index;
-    out->random = evaluation_random(ev->c->seed, s->at.index, second);
+    out->random = evaluation_random(ev->c->seed.value, s->at.index, second);
     out->n_new = first ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer;
     if (first) out->pass = REASONING;
     if (second) {

@@ -94,7 +94,7 @@ static status ready(void *own, evaluation *ev, err *e)
     status st = ST_OK;
     TRY(MEM_NEW(&r->prompts, r->ev->samples.n, e));
     TRY(MEM_NEW(&r->n_tokens, r->ev->samples.n, e));
-    progress *bar = progress_start(ev->c, "reading conversations");
+    progress *bar = progress_start("reading conversations");
     for (size_t i = 0; i < r->ev->samples.n && st == ST_OK; i++) {
         err inner = {0};
         st = make_prompt(r, ev, i, &inner);
@@ -113,7 +113,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     mrcr_run *r = own;
     (void)e;
-    out->random = evaluation_random(ev->c->seed, out->index, 0);
+    out->random = evaluation_random(ev->c->seed.value, out->index, 0);
     out->n_new = r->n_new;
     out->tokens = r->prompts[i];
     r->prompts[i] = (prompt_tokens){0};
@@ -193,7 +193,7 @@ static status print_title(const answers *a, err *e)
     TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", ev->samples.n,
                    r->left_out, prompt_wrap_name(ev->prompter.wrap)));
     if (!ev->sampling) return ST_OK;
-    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed);
+    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed.value);
 }
 
 static status print_scores(const answers *a, err *e)

@@ -71,7 +71,7 @@ static status load(void *own, evaluation *ev, err *e)
     r->o = o;
     r->ev = ev;
     r->n_trials = (size_t)ev->c->trials;
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->c->ctx, "1024,2048,4096", "--ctx", e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->c->attn.ctx, "1024,2048,4096", "--ctx", e));
     ev->n_samples = r->n_ctx * r->n_trials;
     if (!o->needle != !o->question)
         return err_set(e, ST_USAGE, "--needle and --question go together: what is hidden, and what is asked");
@@ -95,7 +95,7 @@ static double depth_of(const niah_run *r, size_t trial)
 /* Where in the haystack a trial begins. */
 static size_t start_of(const niah_run *r, int64_t ctx, size_t trial)
 {
-    rng random = {r->ev->c->seed};
+    rng random = {r->ev->c->seed.value};
     random.state = rng_next(&random) ^ (uint64_t)ctx;
     random.state = rng_next(&random) ^ (uint64_t)trial;
     return (size_t)rng_below(&random, r->texts.haystack.n);
@@ -156,7 +156,7 @@ static status ready(void *own, evaluation *ev, err *e)
     for (size_t i = 0; i < r->n_ctx; i++) {
         if (r->ctx[i] <= NEW)
             return err_set(e, ST_USAGE, "--ctx %lld: an answer alone takes %d tokens", (long long)r->ctx[i], NEW);
-        cli_warn_ctx(ev->c, ev->g.m, r->ctx[i]);
+        cli_warn_ctx(ev->g.m, r->ctx[i]);
     }
     return ST_OK;
 }
@@ -251,7 +251,7 @@ static status print_title(const answers *a, err *e)
 {
     const evaluation *ev = a->t.ev;
     return out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
-                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->c->seed);
+                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->c->seed.value);
 }
 
 static status print_scores(const answers *a, err *e)
@@ -290,7 +290,7 @@ static status write_json(const answers *a, err *e)
         evaluation_costs_json(o, &c.costs);
         json_array_append_new(list, o);
     }
-    return report_write(ev->c, &ev->g, config(r), list, NULL, e);
+    return report_write(&ev->c->out, &ev->g, config(r), list, NULL, e);
 }
 
 static double percent_of_words(const json_t *line)

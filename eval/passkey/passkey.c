@@ -31,7 +31,7 @@ typedef struct {
 
 static int64_t key_of(const passkey *p, size_t trial)
 {
-    return passkey_key(p->c->seed, p->at, (int64_t)trial);
+    return passkey_key(p->c->seed.value, p->at, (int64_t)trial);
 }
 
 /* ---- options ---- */
@@ -46,8 +46,8 @@ static status load(void *own, evaluation *ev, err *e)
     p->n_trials = c->trials;
     p->table = json_array();
     p->skipped = json_array();
-    TRY(cli_parse_sizes(&p->ctx, &p->n_ctx, c->ctx, "4096", "--ctx", e));
-    TRY(cli_parse_sizes(&p->budget, &p->n_budget, c->budget, default_budget, "--budget", e));
+    TRY(cli_parse_sizes(&p->ctx, &p->n_ctx, c->attn.ctx, "4096", "--ctx", e));
+    TRY(cli_parse_sizes(&p->budget, &p->n_budget, c->attn.budget, default_budget, "--budget", e));
     return MEM_NEW(&p->correct, ev->rows.n, e);
 }
 
@@ -66,10 +66,10 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
     const model *m = p->ev->g.m;
     int64_t most = m->config.max_positions;
     if (ctx <= most) return ST_OK;
-    if (!p->c->ctx)
+    if (!p->c->attn.ctx)
         return err_set(e, ST_USAGE, "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
                        (long long)most, (long long)ctx);
-    cli_warn_ctx(p->c, m, ctx);
+    cli_warn_ctx(m, ctx);
     return ST_OK;
 }
 
@@ -82,7 +82,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     p->n_chars = 4 * p->at; /* --chars: Quest's rule */
     snprintf(ev->label, sizeof ev->label, "passkey, %lld tokens", (long long)p->at);
     TRY(check_ctx(p, p->at, e));
-    TRY(lineup_check(&ev->rows, p->c, &ev->g, p->at, e)); /* before a prompt of that length is made */
+    TRY(lineup_check(&ev->rows, &ev->g, p->at, e)); /* before a prompt of that length is made */
     *n = (size_t)p->n_trials;
     return p->o->chars ? ST_OK : passkey_fit(&p->n_chars, ev->g.tok, p->at, p->o->ask_first, e);
 }
@@ -231,8 +231,8 @@ static status print_table(const passkey *p, err *e)
                    "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
                    "seed %llu",
                    (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
-                   protocol_of(p->ev), (unsigned long long)p->c->seed));
-    TRY(lineup_print_terms(&p->ev->rows, p->c, e));
+                   protocol_of(p->ev), (unsigned long long)p->c->seed.value));
+    TRY(lineup_print_terms(&p->ev->rows, e));
     TRY(out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "counts",
                    "correct", "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd",
                    "keys"));
@@ -275,7 +275,7 @@ static json_t *result_json(const passkey *p, size_t i)
 static status add_json(passkey *p, err *e)
 {
     int bad = 0;
-    for (size_t i = 0; p->c->json && i < p->ev->rows.n; i++) {
+    for (size_t i = 0; p->c->out.json && i < p->ev->rows.n; i++) {
         const attn_spec *s = &p->ev->rows.run[i].spec;
         const err *why = &p->ev->rows.why[i];
         if (why->code == ST_OK) bad |= json_array_append_new(p->table, result_json(p, i));
@@ -290,14 +290,15 @@ static status add_json(passkey *p, err *e)
 static status write_json(void *run, evaluation *ev, err *e)
 {
     passkey *p = run;
-    if (!p->c->json) return ST_OK;
-    json_t *options = json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
-                                report_sizes(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
-                                (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars,
-                                "seed", (json_int_t)p->c->seed);
+    if (!p->c->out.json) return ST_OK;
+    json_t *options =
+        json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
+                  report_sizes(p->budget, p->n_budget), "attn", p->c->attn.names ? p->c->attn.names : "all", "trials",
+                  (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars, "seed",
+                  (json_int_t)p->c->seed.value);
     json_t *table = p->table, *extra = json_pack("{s:o}", "skipped", p->skipped);
     p->table = p->skipped = NULL;
-    return report_write(p->c, &ev->g, options, table, extra, e);
+    return report_write(&p->c->out, &ev->g, options, table, extra, e);
 }
 
 /* ---- the command ---- */

@@ -3,7 +3,7 @@
 #ifndef EVAL_PG19_H
 #define EVAL_PG19_H
 
-#include "cli/lineup.h"
+#include "cli/cli.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 

@@ -21,7 +21,7 @@ static status check_options(const pg19_run *r, err *e)
     if (r->protocol == PG19_DECODE && (c->max_length || r->o->tokens))
         return err_set(e, ST_USAGE, "%s: --protocol decode takes its length from --ctx N",
                        c->max_length ? "--max-length" : "--tokens");
-    if (r->protocol != PG19_DECODE && c->ctx)
+    if (r->protocol != PG19_DECODE && c->attn.ctx)
         return err_set(e, ST_USAGE, "--ctx: --protocol %s takes its length from --max-length N", name);
     if (r->protocol != PG19_DECODE && r->o->prompt)
         return err_set(e, ST_USAGE, "--prompt: --protocol %s feeds windows, --protocol decode has a prompt", name);
@@ -45,7 +45,7 @@ static status parse_lengths(pg19_run *r, err *e)
 {
     const cli *c = r->c;
     bool decode = r->protocol == PG19_DECODE;
-    const char *option = decode ? "--ctx" : "--max-length", *text = decode ? c->ctx : c->max_length;
+    const char *option = decode ? "--ctx" : "--max-length", *text = decode ? c->attn.ctx : c->max_length;
     TRY(cli_parse_sizes(&r->length, &r->n_lengths, text, "0", option, e));
     if (decode && r->n_lengths > 1)
         return err_set(e, ST_USAGE, "--ctx: one length is needed, the curve shows all below it");
@@ -83,12 +83,12 @@ static status finish_lengths(pg19_run *r, err *e)
     const model *m = r->g.m;
     int64_t most = m->config.max_positions, def = most < DEFAULT_LENGTH ? most : DEFAULT_LENGTH;
     bool bos = tokenizer_bos(r->g.tok) >= 0, decode = r->protocol == PG19_DECODE;
-    if (!c->ctx && !c->max_length) r->length[0] = def;
+    if (!c->attn.ctx && !c->max_length) r->length[0] = def;
     for (size_t i = 0; i < r->n_lengths; i++) {
         for (size_t k = 0; k < i; k++)
             if (r->length[k] == r->length[i])
                 return err_set(e, ST_USAGE, "--max-length: %lld is there twice", (long long)r->length[i]);
-        cli_warn_length(c, m, decode ? "--ctx" : "--max-length", r->length[i]);
+        cli_warn_length(m, decode ? "--ctx" : "--max-length", r->length[i]);
         if (r->stride > r->length[i] - bos)
             return err_set(e, ST_USAGE, "--stride %lld: windows of %lld tokens%s would leave gaps in the text",
                            (long long)r->stride, (long long)r->length[i], bos ? ", one of them BOS," : "");
@@ -120,7 +120,7 @@ static status tokenize(pg19_run *r, size_t i, err *e)
 
 static status tokenize_all(pg19_run *r, err *e)
 {
-    r->bar = progress_start(r->c, "tokenizing books");
+    r->bar = progress_start("tokenizing books");
     status st = ST_OK;
     for (size_t i = 0; i < r->books.n && st == ST_OK; i++) {
         st = tokenize(r, i, e);
@@ -170,20 +170,18 @@ static status open_results(pg19_run *r, err *e)
                   report_sizes(r->length, r->n_lengths), "stride", r->stride ? json_integer(r->stride) : json_null(),
                   "tokens", r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));
     if (own && r->prompt) json_object_set_new(own, "prompt", json_integer(r->prompt));
-    return provenance_open(&r->out, r->c, &r->g, &r->rows, own, identity, e);
+    return provenance_open(&r->out, &r->c->out, r->c->seed.value, &r->g, &r->rows, own, identity, e);
 }
 
 static status run_books(pg19_run *r, err *e)
 {
     status st = ST_OK;
     for (size_t i = 0; i < r->books.n; i++) r->total += pg19_work(r, i);
-    r->bar = progress_start(r->c, "pg19: tokens");
+    r->bar = progress_start("pg19: tokens");
     for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = pg19_run_book(r, i, e);
     progress_end(r->bar);
     r->bar = NULL;
-    if (st != ST_OK && r->c->output && !r->c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on from there\n", path_tail(r->c->output),
-                results_count(r->out));
+    if (st != ST_OK) provenance_note_rest(r->out, &r->c->out, "from there");
     return st;
 }
 
@@ -191,18 +189,17 @@ static status run_books(pg19_run *r, err *e)
 
 static status evaluate(pg19_run *r, err *e)
 {
-    bool builtin = r->c->gemm && strcmp(r->c->gemm, "builtin") == 0;
-    r->tolerance = builtin ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
+    r->tolerance = cli_builtin_gemm(&r->c->engine.device) ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
     TRY(parse_protocol(r, e));
     TRY(parse_lengths(r, e));
-    TRY(lineup_read_budgets(&r->rows, r->c, "full", NULL, e));
+    TRY(lineup_read_budgets(&r->rows, &r->c->attn, "full", NULL, e));
     TRY(read_books(r, e));
-    TRY(engine_find(&r->g, r->c, true, e));
+    TRY(engine_find(&r->g, &r->c->engine, true, e));
     cli_catch_interrupt();
     TRY(finish_lengths(r, e));
     TRY(tokenize_all(r, e));
-    TRY(lineup_check(&r->rows, r->c, &r->g, session_tokens(r), e));
-    TRY(engine_load(&r->g, r->c, r->rows.n, false, e));
+    TRY(lineup_check(&r->rows, &r->g, session_tokens(r), e));
+    TRY(engine_load(&r->g, r->rows.n, e));
     TRY(open_results(r, e));
     TRY(run_books(r, e));
     return pg19_report(r, e);
@@ -226,13 +223,13 @@ static const cli_option options[] = {
     OPTION("limit", "N", WHOLE(1, 1 << 30, 0), AT(limit), "the first N books (default 1)"),
     OPTION("protocol", "decode|window|truncate", TEXT, AT(protocol),
            "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window"),
-    OPTION("ctx", "N", TEXT, AT(ctx), "decode: tokens of a book (default: the model's window, at most 4k)"),
+    OPTION("ctx", "N", TEXT, AT(attn.ctx), "decode: tokens of a book (default: the model's window, at most 4k)"),
     OPTION("prompt", "N", TEXT, AT_OWN(pg19_options, prompt),
            "decode: the first N tokens are a prompt, and those behind it are scored (default: there is none)"),
     OPTION("max-length", "N,...", TEXT, AT(max_length), "tokens of a window (default: as --ctx)"),
     OPTION("stride", "N", TEXT, AT_OWN(pg19_options, stride), "a window begins every N tokens (default 256)"),
     OPTION("tokens", "N", TEXT, AT_OWN(pg19_options, tokens), "windows: at most N tokens of a book"),
-    OPTION("csv", "FILE", TEXT, AT(csv), "write book,title,strategy,budget,length,ppl"),
+    OPTION("csv", "FILE", TEXT, AT(out.csv), "write book,title,strategy,budget,length,ppl"),
     {0}};
 
 const command pg19_command = {.name = "eval pg19",

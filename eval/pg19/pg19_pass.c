@@ -327,18 +327,12 @@ done:
 
 /* ---- a book ---- */
 
-static void say_groups(const pg19_run *r, size_t n, size_t of)
-{
-    if (n < of && !r->c->quiet)
-        fprintf(stderr, "%zu of %zu strategies fit in memory together: the others take turns\n", n, of);
-}
-
 /* All rows without a result, as many at a time as fit in memory. */
 static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit,
                          status (*run)(group *, const size_t *, err *), err *e)
 {
     const batch_fitting fitting = {.d = r->g.dec,
-                                   .options = {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n},
+                                   .options = {.chunk = (size_t)r->c->engine.device.chunk, .max_batch = r->rows.n},
                                    .limit = limit,
                                    .sessions = 1};
     size_t *row;
@@ -348,7 +342,8 @@ static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.r = r, .book = book, .length = length};
         st = batch_fit(&g.n, &fitting, r->rows.run, row + from, n - from, e);
-        if (from == 0) say_groups(r, g.n, n);
+        if (from == 0 && g.n < n)
+            out_note("%zu of %zu strategies fit in memory together: the others take turns", g.n, n);
         if (st == ST_OK) st = run(&g, row + from, e);
         group_close(&g);
         from += g.n;

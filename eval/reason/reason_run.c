@@ -92,8 +92,8 @@ static void list_stops(reason_run *r)
     const cli *c = r->ev->c;
     size_t n = 0;
     while (r->protocol.stop[n]) r->stop[n] = r->protocol.stop[n], n++;
-    for (int i = 0; i < c->n_stop; i++)
-        if (c->stop[i][0]) r->stop[n++] = c->stop[i];
+    for (int i = 0; i < c->stop.n; i++)
+        if (c->stop.text[i][0]) r->stop[n++] = c->stop.text[i];
 }
 
 static reason_task task_of(const evaluation *ev)
@@ -188,9 +188,9 @@ static status ready(void *own, evaluation *ev, err *e)
     (void)e;
     if (r->protocol.thinks && !ev->prompter.chat_template && folder && strcmp(folder, "qwen3") == 0)
         ev->prompter.chat_template = "chatml";
-    if (!ev->c->quiet && r->task != REASON_MMLU)
-        fprintf(stderr, "%s: at most %zu new tokens: problems %zu, samples %zu, rows %zu, tokens %zu\n", ev->kind->name,
-                ev->n_samples * ev->rows.n * r->n_new, r->n, r->n_samples, ev->rows.n, r->n_new);
+    if (r->task != REASON_MMLU)
+        out_note("%s: at most %zu new tokens: problems %zu, samples %zu, rows %zu, tokens %zu", ev->kind->name,
+                 ev->n_samples * ev->rows.n * r->n_new, r->n, r->n_samples, ev->rows.n, r->n_new);
     return ST_OK;
 }
 
@@ -284,7 +284,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     reason_run *r = own;
     out->index = (int64_t)i;
     out->stop_text = r->stop;
-    out->random = evaluation_random(ev->c->seed, problem_of(r, i)->at.index, i / r->n);
+    out->random = evaluation_random(ev->c->seed.value, problem_of(r, i)->at.index, i / r->n);
     TRY(r->task == REASON_MMLU ? mmlu_item(r, i, out, e) : make_prompt(r, i, out, e));
     set_new(r, out);
     return ST_OK;
@@ -576,7 +576,7 @@ static status print_sampling(const reason_run *r, err *e)
     if (!r->ev->sampling) return out_printf(e, ", greedy");
     TRY(out_printf(e, ", temperature %g, top-k %d, top-p %g", s->temp, s->top_k, s->top_p));
     if (s->min_p > 0) TRY(out_printf(e, ", min-p %g", s->min_p));
-    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->c->seed);
+    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->c->seed.value);
 }
 
 static status print_title(const answers *a, err *e)
@@ -682,7 +682,7 @@ enum { MOST = 1 << 30 };
                "keep the most likely tokens up to mass P (default: of the rules)"),                                    \
         OPTION("min-p", "P", NUMBER((double)NAN), OWN(min_p),                                                          \
                "keep tokens with at least P times the best one's probability (default 0)"),                            \
-        OPTION("stop", "TEXT", .type = OPTION_TEXTS, .at = 0,                                                          \
+        OPTION("stop", "TEXT", .type = OPTION_TEXTS, AT(stop),                                                         \
                "end answers at this text, beside those of the rules (up to 8 times)")
 
 static const cli_option gsm8k_options[] = {

@@ -200,7 +200,7 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
 status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
 {
     bool unused;
-    *in = (ruler_inputs){.o = c->own, .seed = c->seed};
+    *in = (ruler_inputs){.o = c->own, .seed = c->seed.value};
     TRY(cli_data_dir(&in->data_dir, e));
     TRY(parse_tasks(in, e));
     TRY(choose(&in->old, in->o->variant, "--variant", "2025", "2024", e));

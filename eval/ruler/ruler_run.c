@@ -40,7 +40,7 @@ static status ready(void *own, evaluation *ev, err *e)
 {
     ruler_run *r = own;
     if (ev->c->data) return ST_OK;
-    for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->c, ev->g.m, "--length", r->in.length[i]);
+    for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->g.m, "--length", r->in.length[i]);
     return ruler_inputs_check(&r->in, ev->g.tok, e);
 }
 
@@ -385,7 +385,7 @@ static status print_title(const answers *a, err *e)
     const evaluation *ev = r->ev;
     return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
                       ev->c->data ? "as in the data" : word(o->template, "base"), protocol_of(ev),
-                      word(o->answer_prefix, "on"), (unsigned long long)ev->c->seed);
+                      word(o->answer_prefix, "on"), (unsigned long long)ev->c->seed.value);
 }
 
 /* An empty line follows. */
@@ -441,7 +441,7 @@ static status write_json(const answers *a, err *e)
     for (size_t t = 0; t < RULER_TASKS; t++)
         if (!in->named && !in->runs[t]) json_array_append_new(missing, json_string(ruler_tasks[t].name));
     json_t *extra = json_pack("{s:o, s:o}", "means", means, "not_run", missing);
-    return report_write(ev->c, &ev->g, options, list, extra, e);
+    return report_write(&ev->c->out, &ev->g, options, list, extra, e);
 }
 
 static double percent(double sum, size_t n)

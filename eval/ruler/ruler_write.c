@@ -46,11 +46,10 @@ static status write_samples(writer *w, const ruler_task *task, int64_t length, F
     ruler_maker m;
     status st = ruler_maker_open(&m, &w->in, task, length, e);
     for (size_t i = 0; i < w->in.samples[task - ruler_tasks] && st == ST_OK; i++) st = write_sample(w, &m, f, e);
-    if (st == ST_OK && m.too_few_words && !w->c->quiet)
-        fprintf(stderr,
-                "%s with %" PRId64 " tokens: RULER takes other words for lists of more than %zu, which are not "
-                "here: the prompts are not its own\n",
-                task->name, length, ruler_common_words(w->in.words));
+    if (st == ST_OK && m.too_few_words)
+        out_note("%s with %" PRId64 " tokens: RULER takes other words for lists of more than %zu, which are not "
+                 "here: the prompts are not its own",
+                 task->name, length, ruler_common_words(w->in.words));
     ruler_maker_close(&m);
     return st;
 }
@@ -92,21 +91,19 @@ static status write_all(writer *w, err *e)
     const ruler_options *o = w->in.o;
     const char *dir;
     if (!o->tokens || strcmp(o->tokens, "ws") != 0) {
-        TRY(cli_model_dir(w->c, &dir, e));
+        TRY(cli_model_dir(&dir, w->c->engine.model.dir, e));
         TRY(tokenizer_open(&w->tok, dir, e));
     }
     TRY(ruler_inputs_check(&w->in, w->tok, e));
     TRY(make_folder(o->write, e));
     for (size_t i = 0; i < RULER_TASKS; i++) {
         w->all += w->in.runs[i] ? (int64_t)(w->in.samples[i] * w->in.n_length) : 0;
-        if (w->c->quiet) continue;
         if (w->in.lacks[i])
-            fprintf(stderr, "%s is not written: it needs %s FILE\n", ruler_tasks[i].name,
-                    ruler_file_options[ruler_tasks[i].file]);
-        if (w->in.why[i].code != ST_OK)
-            fprintf(stderr, "%s is not written: %s\n", ruler_tasks[i].name, w->in.why[i].msg);
+            out_note("%s is not written: it needs %s FILE", ruler_tasks[i].name,
+                     ruler_file_options[ruler_tasks[i].file]);
+        if (w->in.why[i].code != ST_OK) out_note("%s is not written: %s", ruler_tasks[i].name, w->in.why[i].msg);
     }
-    w->bar = progress_start(w->c, "writing prompts");
+    w->bar = progress_start("writing prompts");
     status st = ST_OK;
     for (size_t i = 0; i < w->in.n_length && st == ST_OK; i++) st = write_length(w, w->in.length[i], e);
     progress_end(w->bar);
@@ -116,9 +113,9 @@ static status write_all(writer *w, err *e)
 status ruler_write(const cli *c, err *e)
 {
     writer w = {.c = c};
-    TRY(ranks_refuse(c, "--write", e));
-    if (c->json || c->output)
-        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", c->json ? "--json" : "-o");
+    TRY(ranks_refuse(c->engine.device.ranks, "--write", e));
+    if (c->out.json || c->out.output)
+        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", c->out.json ? "--json" : "-o");
     cli_catch_interrupt();
     status st = ruler_inputs_open(&w.in, c, e);
     if (st == ST_OK) st = write_all(&w, e);

@@ -92,16 +92,14 @@ static void check_stops(void)
 
 static cli options(const char *attn)
 {
-    return (cli){.command = "generate",
-                 .model = tap_path("tests/data/models/llama31-f32-tied"),
-                 .attn = attn,
-                 .device = "cpu",
-                 .threads = 1,
+    return (cli){.out.command = "generate",
+                 .engine = {.model.dir = tap_path("tests/data/models/llama31-f32-tied"),
+                            .device = {.name = "cpu", .threads = 1}},
+                 .attn.names = attn,
                  .temp = 1,
                  .top_p = 1,
                  .repeat_penalty = 1,
-                 .seed = 3,
-                 .quiet = true,
+                 .seed.value = 3,
                  .ignore_eos = true};
 }
 
@@ -140,7 +138,7 @@ static void check_ends(void)
     err e = {0};
     token_list ids = prompt();
     cli c = options("full");
-    if (!is_ok(engine_open(&g, &c, 1, false, true, &e), &e, "engine")) return;
+    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
     for (int i = 0; i < 2; i++) {
         c.n_new = ends[i].n_new;
         if (!is_ok(reply_create(&r, &c, &g, ends[i].context, &e), &e, "reply")) continue;
@@ -155,6 +153,7 @@ static void check_ends(void)
 
 int main(void)
 {
+    out_hush();
     check_stops();
     check_ends();
     return tap_done();

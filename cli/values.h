@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* Values of options. Errors name the option. */
+#ifndef CLI_VALUES_H
+#define CLI_VALUES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/err.h"
+
+/* A number that follows from a default unless it was given. */
+typedef struct {
+    uint64_t value;
+    bool given;
+} seed_option;
+
+/* Texts of an option that may be repeated. */
+typedef struct {
+    const char *text[8];
+    int n;
+} text_options;
+
+/* "4k" = 4096, "1M" = 1048576, "300". */
+status cli_parse_size(int64_t *out, const char *text, const char *option, err *e);
+/* A comma-separated list of sizes, in *out (mem_free); text NULL: the default text. */
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e);
+/* Splits at commas into strings that live in *store (mem_free both). */
+status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
+/* Calls `take` for each word of a comma-separated list, up to its first error. */
+status cli_each(const char *list, status (*take)(void *ctx, const char *word, err *e), void *ctx, err *e);
+
+#endif
