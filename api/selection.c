@@ -21,15 +21,6 @@ void lib_read_free(kvasir_session *s)
     s->read = NULL;
 }
 
-static status make_room(read_list *l, size_t n, err *e)
-{
-    if (n <= l->room) return ST_OK;
-    size_t room = n + n / 2;
-    TRY(mem_resize((void **)&l->pos, room, sizeof *l->pos, "positions", e));
-    l->room = room;
-    return ST_OK;
-}
-
 static read_list *list_of(const kvasir_session *s, int layer, int head)
 {
     return &s->read[layer * shape_of(s->m)->n_heads + head];
@@ -42,7 +33,7 @@ static status note_layer(const kvasir_session *s, size_t row, int layer, err *e)
     int64_t head_end, tail;
     for (int h = 0; h < shape_of(s->m)->n_heads; h++) {
         read_list *l = list_of(s, layer, h);
-        TRY(make_room(l, (size_t)attn_last_selection(work, row, h, NULL, &head_end, &tail), e));
+        TRY(MEM_ROOM(&l->pos, &l->room, (size_t)attn_last_selection(work, row, h, NULL, &head_end, &tail), e));
         l->n = (size_t)attn_last_selection(work, row, h, l->pos, &head_end, &tail);
     }
     return ST_OK;

@@ -174,10 +174,7 @@ static status next(kvasir_text *t, bool end, int32_t id, const char **bytes, siz
     status st = end ? token_stream_end(t->stream, &piece, &k, e) : token_stream_push(t->stream, id, &piece, &k, e);
     pthread_mutex_unlock(&t->m->encoding);
     TRY(st);
-    if (k + 1 > t->room) {
-        TRY(mem_resize((void **)&t->bytes, k + 1, 1, "text", e));
-        t->room = k + 1;
-    }
+    TRY(MEM_ROOM(&t->bytes, &t->room, k + 1, e));
     if (k > 0) memcpy(t->bytes, piece, k);
     t->bytes[k] = 0;
     *bytes = t->bytes;

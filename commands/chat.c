@@ -21,11 +21,7 @@ typedef struct {
 
 static status add_message(conversation *v, const char *role, const char *text, err *e)
 {
-    if (v->n == v->cap) {
-        size_t cap = 2 * v->cap + 8;
-        TRY(MEM_GROW(&v->msg, cap, e));
-        v->cap = cap;
-    }
+    TRY(MEM_ROOM(&v->msg, &v->cap, v->n + 1, e));
     char *copy = mem_strdup(text);
     if (!copy) return err_set(e, ST_NOMEM, "out of memory");
     v->msg[v->n++] = (chat_message){role, copy};
@@ -52,11 +48,7 @@ static status read_more(input *in, err *e)
     if (in->at) memmove(in->text, in->text + in->at, in->n - in->at);
     in->n -= in->at;
     in->at = 0;
-    if (in->cap - in->n < READ_BYTES) {
-        size_t cap = 2 * in->cap + READ_BYTES;
-        TRY(MEM_GROW(&in->text, cap, e));
-        in->cap = cap;
-    }
+    TRY(MEM_ROOM(&in->text, &in->cap, in->n + READ_BYTES, e));
     if (!cli_wait_input(STDIN_FILENO)) {
         in->n = 0; /* what was typed so far is dropped, as a terminal does */
         return ST_INTERRUPTED;

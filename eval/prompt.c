@@ -35,13 +35,9 @@ static size_t fill(char *out, const char *s, const prompt_field *f, size_t n)
 /* Makes room for n more bytes. */
 static status reserve(prompt_text *text, size_t n, err *e)
 {
-    size_t need, cap;
+    size_t need;
     TRY(size_add(&need, text->n, n, "prompt", e));
-    if (need < text->cap) return ST_OK;
-    TRY(size_add(&cap, need, need / 2 + 64, "prompt", e));
-    TRY(mem_resize((void **)&text->s, cap, 1, "prompt", e));
-    text->cap = cap;
-    return ST_OK;
+    return MEM_ROOM(&text->s, &text->cap, need + 1, e);
 }
 
 status prompt_append(prompt_text *text, const char *template, const prompt_field *f, size_t n, err *e)

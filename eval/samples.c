@@ -88,17 +88,10 @@ static void drop(const sample_list *l, void *s)
 
 status samples_push(sample_list *l, void *s, err *e)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 64;
-        status st = mem_resize((void **)&l->s, cap, l->size, "samples", e);
-        if (st != ST_OK) {
-            drop(l, s);
-            return st;
-        }
-        l->cap = cap;
-    }
-    memcpy(samples_at(l, l->n++), s, l->size);
-    return ST_OK;
+    status st = mem_room((void **)&l->s, &l->cap, l->n + 1, l->size, "samples", e);
+    if (st == ST_OK) memcpy(samples_at(l, l->n++), s, l->size);
+    else drop(l, s);
+    return st;
 }
 
 typedef struct {

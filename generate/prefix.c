@@ -215,15 +215,12 @@ static status find_written(prefix_entry *x, err *e)
     size_t cap = 0;
     for (off_t at = 0, end; (at = lseek(x->fd, at, SEEK_DATA)) >= 0; at = end) {
         if ((end = lseek(x->fd, at, SEEK_HOLE)) < 0) break;
-        if (x->n_written == cap) {
-            cap = 2 * cap + 64;
-            TRY(MEM_GROW(&x->written, cap, e));
-        }
+        TRY(MEM_ROOM(&x->written, &cap, x->n_written + 1, e));
         x->written[x->n_written++] = (prefix_extent){at, end};
     }
     struct stat s;
     if (x->n_written > 0 || fstat(x->fd, &s) != 0) return ST_OK;
-    TRY(MEM_GROW(&x->written, 1, e));
+    TRY(MEM_ROOM(&x->written, &cap, 1, e));
     x->written[x->n_written++] = (prefix_extent){0, s.st_size};
     return ST_OK;
 }

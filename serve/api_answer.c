@@ -13,11 +13,7 @@
 status buffer_add(buffer *b, const char *text, size_t n, err *e)
 {
     if (b->at == b->n) b->at = b->n = 0;
-    if (b->cap - b->n < n) {
-        size_t cap = 2 * (b->n + n) + 256;
-        TRY(MEM_GROW(&b->p, cap, e));
-        b->cap = cap;
-    }
+    TRY(MEM_ROOM(&b->p, &b->cap, b->n + n, e));
     if (n) memcpy(b->p + b->n, text, n);
     b->n += n;
     return ST_OK;

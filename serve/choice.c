@@ -32,11 +32,7 @@ static int best_of(api_score *out, int n, const float *logits, size_t vocab)
 
 static status add_token(choice *c, const api_token *t, err *e)
 {
-    if (c->n_tokens == c->cap_tokens) {
-        size_t cap = 2 * c->cap_tokens + 32;
-        TRY(MEM_GROW(&c->tokens, cap, e));
-        c->cap_tokens = cap;
-    }
+    TRY(MEM_ROOM(&c->tokens, &c->cap_tokens, c->n_tokens + 1, e));
     c->tokens[c->n_tokens++] = *t;
     return ST_OK;
 }

@@ -14,11 +14,7 @@ status added_push(added_set *s, const added_token *tok, const char *what, err *e
 {
     if (tok->n == 0) return ST_OK;
     if (tok->id < 0) return err_set(e, ST_FORMAT, "%s: added token with id %d", what, tok->id);
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? s->cap * 2 : 64;
-        TRY(MEM_GROW(&s->items, cap, e));
-        s->cap = cap;
-    }
+    TRY(MEM_ROOM(&s->items, &s->cap, s->n + 1, e));
     added_token *a = &s->items[s->n];
     *a = *tok;
     a->order = s->n;

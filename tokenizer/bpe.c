@@ -114,14 +114,9 @@ void bpe_scratch_free(bpe_scratch *s)
 
 static status grow_ids(bpe *b, int32_t id, err *e)
 {
-    size_t want = (size_t)id + 1;
-    if (want > b->cap_ids) {
-        size_t cap = b->cap_ids ? b->cap_ids : 1024;
-        while (cap < want) cap *= 2;
-        TRY(MEM_GROW(&b->spans, cap, e));
-        memset(b->spans + b->cap_ids, 0xff, (cap - b->cap_ids) * sizeof *b->spans);
-        b->cap_ids = cap;
-    }
+    size_t want = (size_t)id + 1, had = b->cap_ids;
+    TRY(MEM_ROOM(&b->spans, &b->cap_ids, want, e));
+    if (want > had) memset(b->spans + had, 0xff, (b->cap_ids - had) * sizeof *b->spans);
     if (id >= b->n_ids) b->n_ids = id + 1;
     return ST_OK;
 }
@@ -149,13 +144,8 @@ status bpe_add_token(bpe *b, int32_t id, const char *bytes, size_t n, bool reach
             return err_set(e, ST_FORMAT, "%s: ids %d and %d have the same text", what, b->slots[slot], id);
         if (b->n_used + 1 >= b->n_slots) return err_set(e, ST_FORMAT, "%s: more tokens than announced", what);
     }
-    if (b->arena_n + n > b->arena_cap) {
-        size_t cap = b->arena_cap ? b->arena_cap * 2 : 65536;
-        while (cap < b->arena_n + n) cap *= 2;
-        if (cap > INT32_MAX) return err_set(e, ST_FORMAT, "%s: more than 1 GiB of token text", what);
-        TRY(MEM_GROW(&b->arena, cap, e));
-        b->arena_cap = cap;
-    }
+    if (b->arena_n + n > 1 << 30) return err_set(e, ST_FORMAT, "%s: more than 1 GiB of token text", what);
+    TRY(MEM_ROOM(&b->arena, &b->arena_cap, b->arena_n + n, e));
     if (n) memcpy(b->arena + b->arena_n, bytes, n);
     b->spans[id] = (span){.at = (uint32_t)b->arena_n, .len = (uint32_t)n & 0x7fffffff, .reachable = reachable};
     b->arena_n += n;

@@ -29,12 +29,7 @@ typedef struct family {
 
 static status write_text(writer *w, const char *s, size_t n, err *e)
 {
-    if (w->cap - w->n < n) {
-        size_t cap = w->cap ? w->cap : 256;
-        while (cap - w->n < n) cap *= 2;
-        TRY(MEM_GROW(&w->text, cap, e));
-        w->cap = cap;
-    }
+    TRY(MEM_ROOM(&w->text, &w->cap, w->n + n, e));
     if (n) memcpy(w->text + w->n, s, n);
     w->n += n;
     return ST_OK;

@@ -29,12 +29,7 @@ struct token_stream {
 
 static status put(text_buf *b, const char *s, size_t n, err *e)
 {
-    if (b->cap - b->n < n + 1) {
-        size_t cap = b->cap ? b->cap : 64;
-        while (cap - b->n < n + 1) cap *= 2;
-        TRY(MEM_GROW(&b->p, cap, e));
-        b->cap = cap;
-    }
+    TRY(MEM_ROOM(&b->p, &b->cap, b->n + n + 1, e));
     if (n) memcpy(b->p + b->n, s, n);
     b->n += n;
     b->p[b->n] = 0;

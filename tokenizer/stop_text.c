@@ -44,11 +44,7 @@ status stop_text_add(stop_text *t, const char *text, size_t n, const char **out,
     *stopped = false;
     drop_given(t);
     if (n == 0) return ST_OK; /* nothing new can be released */
-    if (t->n + n > t->cap) {
-        size_t cap = 2 * (t->n + n) + 64;
-        TRY(mem_resize((void **)&t->held, cap, 1, "text", e));
-        t->cap = cap;
-    }
+    TRY(MEM_ROOM(&t->held, &t->cap, t->n + n, e));
     memcpy(t->held + t->n, text, n);
     t->n += n;
     t->given = *k = releasable(t, stopped);

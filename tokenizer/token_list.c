@@ -8,11 +8,7 @@
 
 status token_list_push(token_list *l, int32_t id, err *e)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 64;
-        TRY(MEM_GROW(&l->ids, cap, e));
-        l->cap = cap;
-    }
+    TRY(MEM_ROOM(&l->ids, &l->cap, l->n + 1, e));
     l->ids[l->n++] = id;
     return ST_OK;
 }

@@ -102,11 +102,7 @@ static match longest_match(matcher *m, window w)
 static status push_window(matcher *m, window w, err *e)
 {
     if (w.a_begin == w.a_end || w.b_begin == w.b_end) return ST_OK;
-    if (m->n_pending == m->cap) {
-        size_t cap = m->cap ? 2 * m->cap : 32;
-        TRY(MEM_GROW(&m->pending, cap, e));
-        m->cap = cap;
-    }
+    TRY(MEM_ROOM(&m->pending, &m->cap, m->n_pending + 1, e));
     m->pending[m->n_pending++] = w;
     return ST_OK;
 }

@@ -21,15 +21,8 @@ status str_check(const str *t, err *e)
 
 void str_add(str *t, const char *s, size_t n)
 {
+    t->failed |= MEM_ROOM(&t->s, &t->cap, t->n + n + 1, NULL) != ST_OK;
     if (t->failed) return;
-    if (t->cap - t->n <= n) {
-        size_t cap = 2 * (t->n + n) + 32;
-        if (MEM_GROW(&t->s, cap, NULL) != ST_OK) {
-            t->failed = true;
-            return;
-        }
-        t->cap = cap;
-    }
     if (n) memcpy(t->s + t->n, s, n);
     t->n += n;
     t->s[t->n] = 0;

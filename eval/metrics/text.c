@@ -228,11 +228,7 @@ bool span_starts(span s, span part)
 
 status span_push(span_list *l, span s, err *e)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 64;
-        TRY(MEM_GROW(&l->s, cap, e));
-        l->cap = cap;
-    }
+    TRY(MEM_ROOM(&l->s, &l->cap, l->n + 1, e));
     l->s[l->n++] = s;
     return ST_OK;
 }

@@ -65,11 +65,7 @@ static status push(reader *r, pg19_book *b, const char *where, err *e)
     for (size_t i = 0; i < out->n && st == ST_OK; i++)
         if (strcmp(out->book[i].sha256, b->sha256) == 0)
             st = err_set(e, ST_USAGE, "--data: %s has the text of another book, %.60s", where, out->book[i].name);
-    if (st == ST_OK && out->n == out->cap) {
-        size_t cap = out->cap ? 2 * out->cap : 16;
-        st = MEM_GROW(&out->book, cap, e);
-        if (st == ST_OK) out->cap = cap;
-    }
+    if (st == ST_OK) st = MEM_ROOM(&out->book, &out->cap, out->n + 1, e);
     if (st == ST_OK) {
         out->book[out->n++] = *b;
         return ST_OK;

@@ -41,11 +41,7 @@ static status wrong(const reader *r, const char *field, const char *expected, er
 /* Begins a document; text is added to q->text until end_document. */
 static status start_document(reader *r, err *e)
 {
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? 2 * r->cap : 1024;
-        TRY(MEM_GROW(&r->p, cap, e));
-        r->cap = cap;
-    }
+    TRY(MEM_ROOM(&r->p, &r->cap, r->n + 1, e));
     if (r->n >= UINT32_MAX / 2) return err_set(e, ST_FORMAT, "%s: too many documents", path_tail(r->name));
     r->p[r->n] = (place){.at = r->q->text.n, .number = (uint32_t)r->n};
     return ST_OK;
@@ -99,11 +95,7 @@ static status add_question(reader *r, const json_t *text, json_t *answers, err *
     status st = ST_OK;
     if (!answers) return err_set(e, ST_NOMEM, "out of memory");
     if (!json_is_string(text)) st = wrong(r, "question", "a text", e);
-    else if (q->n_questions == r->q_cap) {
-        size_t cap = r->q_cap ? 2 * r->q_cap : 256;
-        st = MEM_GROW(&q->question, cap, e);
-        if (st == ST_OK) r->q_cap = cap;
-    }
+    else st = MEM_ROOM(&q->question, &r->q_cap, q->n_questions + 1, e);
     if (st == ST_OK) q->question[q->n_questions++] = (ruler_question){json_string_value(text), answers, 0, 0, 0, 0};
     else json_decref(answers);
     return st;

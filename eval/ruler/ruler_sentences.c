@@ -305,11 +305,7 @@ static status has_end(const punkt *p, const char *s, size_t n, bool *out, err *e
 
 static status push(sentence_list *l, size_t begin, size_t end, err *e)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 256;
-        TRY(MEM_GROW(&l->s, cap, e));
-        l->cap = cap;
-    }
+    TRY(MEM_ROOM(&l->s, &l->cap, l->n + 1, e));
     l->s[l->n++] = (sentence){begin, end};
     return ST_OK;
 }

@@ -40,11 +40,7 @@ struct ruler_words {
 
 static status push(list *l, const char *word, err *e)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 1024;
-        TRY(MEM_GROW(&l->word, cap, e));
-        l->cap = cap;
-    }
+    TRY(MEM_ROOM(&l->word, &l->cap, l->n + 1, e));
     l->word[l->n++] = word;
     return ST_OK;
 }

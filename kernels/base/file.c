@@ -60,10 +60,7 @@ status file_read_stream(char **out, size_t *size, FILE *f, const char *name, siz
     *out = NULL;
     *size = 0;
     do {
-        if (cap - n < 2) {
-            cap = cap ? cap * 2 : 65536;
-            TRY_GOTO(mem_resize((void **)&buf, cap, 1, name, e));
-        }
+        TRY_GOTO(mem_room((void **)&buf, &cap, n + 65536, 1, name, e));
         n += fread(buf + n, 1, cap - n - 1, f);
         if (n > max) {
             st = err_set(e, ST_FORMAT, "%s: larger than the %zu bytes allowed", name, max);

@@ -71,6 +71,16 @@ status mem_resize(void **p, size_t n, size_t size, const char *what, err *e)
     return ST_OK;
 }
 
+status mem_room(void **p, size_t *cap, size_t n, size_t size, const char *what, err *e)
+{
+    size_t more;
+    if (n <= *cap) return ST_OK;
+    TRY(size_add(&more, n, n / 2 + 32, what, e));
+    TRY(mem_resize(p, more, size, what, e));
+    *cap = more;
+    return ST_OK;
+}
+
 void mem_free(void *p)
 {
     free(p);

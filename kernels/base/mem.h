@@ -29,6 +29,10 @@ char *mem_strdup(const char *s); /* NULL when out of memory or s is NULL */
 #define MEM_NEW(pp, n, e)  mem_alloc((void **)(pp), (n), sizeof **(pp), #pp, (e))
 #define MEM_GROW(pp, n, e) mem_resize((void **)(pp), (n), sizeof **(pp), #pp, (e))
 
+/* Makes room for n elements of an array that has room for *cap and grows by half. New room is not zeroed. */
+status mem_room(void **p, size_t *cap, size_t n, size_t size, const char *what, err *e);
+#define MEM_ROOM(pp, cap, n, e) mem_room((void **)(pp), (cap), (n), sizeof **(pp), #pp, (e))
+
 /* Address space of at least `bytes` (page-rounded), zero on first touch, huge pages advised.
  * mem_unmap needs the same size. */
 status mem_map_anon(void **out, size_t bytes, const char *what, err *e);
