@@ -5,8 +5,6 @@
 
 #include "eval/metrics/text.h"
 #include "eval/prompt.h"
-#include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
 /* Finds the match, which takes as much of its line as it can: where a line's first "The " has none, no other one of the
  * line has. An empty text: there is none. */
@@ -25,19 +23,17 @@ static utf8_text find_subject(utf8_text s, const char *last)
 
 status prompt_ask(prompt_text *out, utf8_text from, const char *last, const char *tail, bool *found, err *e)
 {
-    text all = {0}, low = {0};
-    char utf8[4];
+    str low = {0};
     utf8_text subject = from.n ? find_subject(from, last) : from;
     *out = (prompt_text){0};
     *found = subject.n > 0;
     if (!*found) return ST_OK;
-    status st = text_decode(&all, subject.s, subject.n, e);
-    if (st == ST_OK) st = text_lower(&low, text_span(&all), e);
-    if (st == ST_OK) st = prompt_add(out, "What is ", strlen("What is "), e);
-    for (size_t i = 0; st == ST_OK && i + 1 + strlen(last) < low.n; i++)
-        st = prompt_add(out, utf8, (size_t)char_put(utf8, low.c[i]), e);
-    if (st == ST_OK) st = prompt_add(out, tail, strlen(tail), e);
-    text_free(&all);
-    text_free(&low);
+    TRY(text_check(subject, e));
+    str_add_lower(&low, subject);
+    status st = str_check(&low, e);
+    if (st == ST_OK) st = prompt_puts(out, "What is ", e);
+    if (st == ST_OK) st = prompt_add(out, low.s, low.n - strlen(last) - 1, e);
+    if (st == ST_OK) st = prompt_puts(out, tail, e);
+    str_free(&low);
     return st;
 }

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "eval/metrics/str.h"
+#include "eval/metrics/text.h"
 #include "eval/prediction.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"

@@ -6,12 +6,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Borrowed UTF-8 text, which may contain NUL. */
 typedef struct {
     const char *s;
     size_t n;
 } utf8_text;
+
+static inline utf8_text utf8_of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
 
 /* Length in bytes of the valid character at s and its code point; 0 if there is none. */
 int char_at(const char *s, size_t n, int32_t *c);

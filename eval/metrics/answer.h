@@ -6,7 +6,6 @@
 
 #include "eval/metrics/impl.h"
 #include "eval/metrics/regex.h"
-#include "eval/metrics/str.h"
 
 struct answer_rule {
     /* The answer is the group of the pattern's first match, or of the last one. */
@@ -19,16 +18,6 @@ struct answer_rule {
     /* Whether the answer is the label. */
     status (*same)(bool *same, const str *answer, utf8_text label, err *e);
 };
-
-static inline bool is_ascii_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static inline bool is_ascii_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
 
 /* ---- GSM8K: numbers in English text ---- */
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "eval/metrics/answer.h"
-#include "tokenizer/chars.h"
 
 /* What ParisKV calls early, characters; and near the end. */
 enum { EARLY = 200, NEAR_END = 10, LAST_LINES = 10 };
@@ -102,31 +101,26 @@ static status search_pariskv(char *letter, utf8_text s, bool cot, err *e)
     static const char *const said[] = {ANSWER SOME_SPACE "IS" SPACES IN_BRACKETS, ANSWER COLON IN_BRACKETS,
                                        ANSWER SOME_SPACE "IS" SOME_SPACE "([A-D])" NO_WORD,
                                        ANSWER COLON "([A-D])" NO_WORD};
-    size_t half = 0;
+    size_t half;
     for (size_t i = 0; i < sizeof said / sizeof *said && !*letter; i++) TRY(search_late(letter, said[i], s, e));
     if (!*letter) TRY(search_last_brackets(letter, s, e));
     if (!*letter && cot) TRY(search_lines(letter, s, e));
     if (*letter) return ST_OK;
-    for (size_t left = characters(s.s, s.n) / 2; half < s.n; half++)
-        if (((unsigned char)s.s[half] & 0xc0) != 0x80 && left-- == 0) break;
-    TRY(search(letter, ALONE, true, (utf8_text){s.s + half, s.n - half}, e)); /* the half is a text of its own */
+    half = text_first(s, characters(s.s, s.n) / 2).n;
+    TRY(search(letter, ALONE, true, text_from(s, half, s.n), e)); /* the half is a text of its own */
     return *letter ? ST_OK : search(letter, ALONE "(?! SINGLE)", true, s, e);
 }
 
 static status extract_pariskv(str *out, bool *found, utf8_text output, bool cot, err *e)
 {
-    text t = {0}, upper = {0};
-    str s = {0};
-    char utf8[4], letter = 0;
-    status st = text_decode(&t, output.s, output.n, e);
-    if (st == ST_OK) st = text_upper(&upper, text_span(&t), e);
-    for (size_t i = 0; st == ST_OK && i < upper.n; i++) str_add(&s, utf8, (size_t)char_put(utf8, upper.c[i]));
-    if (st == ST_OK) st = str_check(&s, e);
-    if (st == ST_OK) st = search_pariskv(&letter, (utf8_text){s.s ? s.s : "", s.n}, cot, e);
+    str upper = {0};
+    char letter = 0;
+    TRY(text_check(output, e));
+    str_add_upper(&upper, output);
+    status st = str_check(&upper, e);
+    if (st == ST_OK) st = search_pariskv(&letter, str_text(&upper), cot, e);
     if (st == ST_OK) st = put(out, found, letter, e);
-    text_free(&t);
-    text_free(&upper);
-    str_free(&s);
+    str_free(&upper);
     return st;
 }
 
@@ -160,7 +154,7 @@ static status extract_lmeval(str *out, bool *found, utf8_text s, err *e)
 /* "B" or "(B)". */
 static status same_letter(bool *same, const str *answer, utf8_text label, err *e)
 {
-    trim_python(&label.s, &label.n);
+    label = text_strip(label);
     if (label.n == 3 && label.s[0] == '(' && label.s[2] == ')') label = (utf8_text){label.s + 1, 1};
     if (label.n != 1 || label.s[0] < 'A' || label.s[0] > 'D')
         return err_set(e, ST_FORMAT, "the answer '%.*s' is none of A, B, C, D", label.n < 40 ? (int)label.n : 40,

@@ -7,31 +7,25 @@
 #include <string.h>
 
 #include "eval/metrics/answer.h"
-#include "tokenizer/chars.h"
 
 /* Bytes of an answer that may be a number. */
 enum { MOST_NUMBER = 256 };
 
 /* ---- text ---- */
 
-/* What stands behind the last `mark`; false: there is none. */
-static bool behind_last(utf8_text *out, utf8_text s, const char *mark)
+/* Finds what stands behind the last "####"; false: there is none. */
+static bool after_hashes(utf8_text *out, utf8_text s)
 {
-    size_t n = strlen(mark);
-    for (size_t at = s.n; at-- > 0;)
-        if (s.n - at >= n && memcmp(s.s + at, mark, n) == 0) {
-            *out = (utf8_text){s.s + at + n, s.n - at - n};
-            return true;
-        }
-    return false;
+    size_t at = text_find_last(s, utf8_of("####"));
+    if (at <= s.n) *out = text_from(s, at + 4, s.n);
+    return at <= s.n;
 }
 
 /* The label itself: what stands behind its last "####", if it has one. */
 static utf8_text label_of(utf8_text s)
 {
-    behind_last(&s, s, "####");
-    trim_python(&s.s, &s.n);
-    return s;
+    after_hashes(&s, s);
+    return text_strip(s);
 }
 
 /* ---- what an output answers: patterns of lm-eval and of the dataset's own code ---- */
@@ -72,18 +66,14 @@ static bool is_other_digit(int32_t c)
     return false;
 }
 
-/* All digits behind the last "####", as one number; none at all is an empty answer. */
+/* All digits after the last "####", as one number; none at all is an empty answer. */
 static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
 {
-    utf8_text a;
-    int32_t c;
-    *found = behind_last(&a, s, "####");
-    for (size_t at = 0; *found && at < a.n;) {
-        int n = char_at(a.s + at, a.n - at, &c);
-        if (n == 0) return err_set(e, ST_FORMAT, "text is not UTF-8: byte %zu", at);
-        if (char_is_digit(c) || is_other_digit(c)) str_add(out, a.s + at, (size_t)n);
-        at += (size_t)n;
-    }
+    utf8_text a = {0};
+    TRY(text_check(s, e));
+    *found = after_hashes(&a, s);
+    for (int32_t c; text_next(&a, &c);)
+        if (char_is_digit(c) || is_other_digit(c)) str_add_char(out, c);
     return str_check(out, e);
 }
 
@@ -95,7 +85,7 @@ static void normalize(str *t, utf8_text s)
     str_set(t, s.s, s.n);
     str_replace(t, ",", "");
     str_replace(t, "$", "");
-    size_t hash = str_find_last(t, "#### ");
+    size_t hash = text_find_last(str_text(t), utf8_of("#### "));
     if (hash <= t->n) str_cut(t, 0, hash + 5);
     size_t end = t->n - (t->n && t->s[t->n - 1] == '\n');
     if (end && t->s[end - 1] == '.') str_cut(t, end - 1, end);
@@ -106,11 +96,11 @@ static void normalize(str *t, utf8_text s)
 static status same_lmeval(bool *same, const str *answer, utf8_text label, err *e)
 {
     str a = {0}, b = {0};
-    normalize(&a, (utf8_text){answer->s, answer->n});
+    normalize(&a, str_text(answer));
     normalize(&b, label);
     status st = str_check(&a, e);
     if (st == ST_OK) st = str_check(&b, e);
-    *same = st == ST_OK && a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    *same = text_equal(str_text(&a), str_text(&b));
     str_free(&a);
     str_free(&b);
     return st;
@@ -120,7 +110,7 @@ static status same_text(bool *same, const str *answer, utf8_text label, err *e)
 {
     (void)e;
     label = label_of(label);
-    *same = answer->n == label.n && (label.n == 0 || memcmp(answer->s, label.s, label.n) == 0);
+    *same = text_equal(str_text(answer), label);
     return ST_OK;
 }
 
@@ -132,7 +122,7 @@ static status same_without_commas(bool *same, const str *answer, utf8_text label
     str_set(&b, label.s, label.n);
     str_replace(&b, ",", "");
     status st = str_check(&b, e);
-    if (st == ST_OK) st = same_text(same, answer, (utf8_text){b.s, b.n}, e);
+    if (st == ST_OK) st = same_text(same, answer, str_text(&b), e);
     str_free(&b);
     return st;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "eval/metrics/answer.h"
-#include "tokenizer/chars.h"
 
 /* Bytes of an answer without a box. */
 enum { MOST_BARE = 256 };
@@ -25,34 +24,31 @@ static size_t closing_brace(utf8_text s, size_t open)
     return i;
 }
 
-/* Returns the offset after the last `word`; 0: none. */
-static size_t after_last(utf8_text s, const char *word)
+/* Finds what follows the last \boxed, else the last \fbox. */
+static bool find_macro(utf8_text *out, utf8_text s)
 {
-    size_t n = strlen(word);
-    for (size_t end = s.n; end >= n; end--)
-        if (memcmp(s.s + end - n, word, n) == 0) return end;
-    return 0;
+    size_t at = text_find_last(s, utf8_of("\\boxed")), n = strlen("\\boxed");
+    if (at > s.n) at = text_find_last(s, utf8_of("\\fbox")), n = strlen("\\fbox");
+    if (at <= s.n) *out = text_from(s, at + n, s.n);
+    return at <= s.n;
 }
 
 bool answer_box(utf8_text *out, utf8_text s)
 {
-    size_t open = after_last(s, "\\boxed");
-    if (open == 0) open = after_last(s, "\\fbox");
-    if (open == 0) return false;
+    if (!find_macro(&s, s)) return false;
+    size_t open = 0;
     while (open < s.n && (s.s[open] == ' ' || (s.s[open] >= '\t' && s.s[open] <= '\r'))) open++;
     size_t end = open < s.n && s.s[open] == '{' ? closing_brace(s, open) : s.n;
-    if (end < s.n) *out = (utf8_text){s.s + open + 1, end - open - 1};
+    if (end < s.n) *out = text_from(s, open + 1, end);
     return end < s.n;
 }
 
 /* Finds the last box; a short text without any is an answer itself. */
 static bool find_box(utf8_text *out, utf8_text s)
 {
-    if (answer_box(out, s)) return true;
-    if (after_last(s, "\\boxed") || after_last(s, "\\fbox")) return false;
-    trim_python(&s.s, &s.n);
-    *out = s;
-    return s.n > 0 && s.n <= MOST_BARE && !memmem(s.s, s.n, "\n\n", 2);
+    if (find_macro(out, s)) return answer_box(out, s);
+    *out = text_strip(s);
+    return out->n > 0 && out->n <= MOST_BARE && !text_contains(*out, utf8_of("\n\n"));
 }
 
 /* ---- normalization ---- */
@@ -90,7 +86,7 @@ static bool peel_once(str *t)
     }
     for (size_t i = 0; i < N_MACROS; i++) {
         size_t n = strlen(macros[i]);
-        if (str_at(t, 0, macros[i]) && closing_brace((utf8_text){t->s, t->n}, n - 1) + 1 == t->n) return peel(t, n, 1);
+        if (str_at(t, 0, macros[i]) && closing_brace(str_text(t), n - 1) + 1 == t->n) return peel(t, n, 1);
     }
     return t->n >= 2 && t->s[t->n - 1] == '.' && peel(t, 0, 1);
 }
@@ -101,7 +97,7 @@ static void rewrite(str *t, const char *from, const char *to)
     size_t n = strlen(from), done = 0;
     str out = {0};
     for (size_t hit; (hit = str_find(t, done, from)) <= t->n; done = hit + n) {
-        bool longer = from[0] == '\\' && is_ascii_letter(from[n - 1]) && is_ascii_letter(at(t, hit + n));
+        bool longer = from[0] == '\\' && char_is_ascii_letter(from[n - 1]) && char_is_ascii_letter(at(t, hit + n));
         str_add(&out, t->s + done, hit - done);
         str_add(&out, longer ? from : to, longer ? n : strlen(to));
     }
@@ -165,8 +161,8 @@ static size_t power_end(const str *t, size_t i)
     size_t from = skip_spaces(t, i), end;
     if (at(t, from) != '^') return i;
     end = from = skip_spaces(t, from + 1);
-    if (at(t, from) == '{') return (end = closing_brace((utf8_text){t->s, t->n}, from)) < t->n ? end + 1 : i;
-    while (is_ascii_digit(at(t, end))) end++;
+    if (at(t, from) == '{') return (end = closing_brace(str_text(t), from)) < t->n ? end + 1 : i;
+    while (char_is_ascii_digit(at(t, end))) end++;
     return end > from ? end : i;
 }
 
@@ -174,12 +170,12 @@ static size_t power_end(const str *t, size_t i)
 static void drop_trailing_text(str *t)
 {
     for (size_t k = 0; k < N_UNIT_MACROS; k++) {
-        size_t hit = str_find_last(t, macros[k]), before = hit;
+        size_t hit = text_find_last(str_text(t), utf8_of(macros[k])), before = hit;
         if (hit > t->n) continue;
-        size_t end = closing_brace((utf8_text){t->s, t->n}, hit + strlen(macros[k]) - 1);
+        size_t end = closing_brace(str_text(t), hit + strlen(macros[k]) - 1);
         if (end == t->n || skip_spaces(t, power_end(t, end + 1)) != t->n) continue;
         while (before > 0 && t->s[before - 1] == ' ') before--;
-        if (before > 0 && (is_ascii_digit(t->s[before - 1]) || t->s[before - 1] == '}')) str_cut(t, before, t->n);
+        if (before > 0 && (char_is_ascii_digit(t->s[before - 1]) || t->s[before - 1] == '}')) str_cut(t, before, t->n);
     }
 }
 
@@ -187,7 +183,7 @@ static void unwrap_texts(str *t)
 {
     for (size_t k = 0; k < N_TEXT_MACROS; k++)
         for (size_t hit = 0; (hit = str_find(t, hit, macros[k])) <= t->n && !t->failed; hit++) {
-            size_t open = hit + strlen(macros[k]) - 1, end = closing_brace((utf8_text){t->s, t->n}, open);
+            size_t open = hit + strlen(macros[k]) - 1, end = closing_brace(str_text(t), open);
             if (end == t->n) break;
             str_cut(t, end, end + 1);
             str_cut(t, hit, open + 1);
@@ -201,10 +197,11 @@ static void drop_units(str *t)
                                         "day",    "week", "month",      "year",  "foot", "feet",   "inch",   "yard"};
     for (size_t i = 0; i < t->n; i++)
         for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
-            if (!str_at(t, i, units[k]) || (i > 0 && (is_ascii_letter(t->s[i - 1]) || t->s[i - 1] == '\\'))) continue;
+            if (!str_at(t, i, units[k]) || (i > 0 && (char_is_ascii_letter(t->s[i - 1]) || t->s[i - 1] == '\\')))
+                continue;
             size_t end = i + strlen(units[k]);
             end += str_at(t, end, "es") ? 2 : at(t, end) == 's';
-            if (is_ascii_letter(at(t, end))) continue;
+            if (char_is_ascii_letter(at(t, end))) continue;
             end = power_end(t, end);
             if (i > 0 || end < t->n) str_cut(t, i, end);
             break;
@@ -216,8 +213,9 @@ static void join_digits(str *t)
 {
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++) {
-        bool group = t->s[i] == ',' && i > 0 && is_ascii_digit(t->s[i - 1]) && is_ascii_digit(at(t, i + 1)) &&
-                     is_ascii_digit(at(t, i + 2)) && is_ascii_digit(at(t, i + 3)) && !is_ascii_digit(at(t, i + 4));
+        bool group = t->s[i] == ',' && i > 0 && char_is_ascii_digit(t->s[i - 1]) && char_is_ascii_digit(at(t, i + 1)) &&
+                     char_is_ascii_digit(at(t, i + 2)) && char_is_ascii_digit(at(t, i + 3)) &&
+                     !char_is_ascii_digit(at(t, i + 4));
         if (!group) t->s[kept++] = t->s[i];
     }
     str_cut(t, kept, t->n);
@@ -227,9 +225,9 @@ static void join_digits(str *t)
 static void drop_name(str *t)
 {
     size_t i = skip_spaces(t, 1);
-    if (!is_ascii_letter(at(t, 0))) return;
+    if (!char_is_ascii_letter(at(t, 0))) return;
     if (str_at(t, i, "=")) i++;
-    else if (str_at(t, i, "\\in") && !is_ascii_letter(at(t, i + 3))) i += 3;
+    else if (str_at(t, i, "\\in") && !char_is_ascii_letter(at(t, i + 3))) i += 3;
     else return;
     if (skip_spaces(t, i) < t->n) str_cut(t, 0, i);
 }
@@ -258,7 +256,8 @@ static void normalize(str *t)
     for (size_t i = 0; i < t->n; i++) {
         char c = t->s[i];
         bool group = c == '{' && i + 2 < t->n && t->s[i + 2] == '}' && !strchr("{}\\", t->s[i + 1]);
-        if (c == ' ' && !(n && is_ascii_digit(t->s[n - 1]) && i + 1 < t->n && is_ascii_digit(t->s[i + 1]))) continue;
+        if (c == ' ' && !(n && char_is_ascii_digit(t->s[n - 1]) && i + 1 < t->n && char_is_ascii_digit(t->s[i + 1])))
+            continue;
         if (group) c = t->s[i + 1], i += 2;
         t->s[n++] = c >= 'A' && c <= 'Z' ? (char)(c + 32) : c;
     }
@@ -274,7 +273,7 @@ static bool read_decimal(long long v[2], const char **s)
     bool point = false;
     v[0] = 0;
     v[1] = 1;
-    for (; n <= MOST_DIGITS && (is_ascii_digit(**s) || (**s == '.' && !point)); ++*s) {
+    for (; n <= MOST_DIGITS && (char_is_ascii_digit(**s) || (**s == '.' && !point)); ++*s) {
         if (**s == '.') {
             point = true;
             continue;
@@ -291,7 +290,7 @@ static bool read_argument(long long v[2], const char **s)
 {
     v[0] = **s - '0';
     v[1] = 1;
-    if (is_ascii_digit(**s)) return ++*s;
+    if (char_is_ascii_digit(**s)) return ++*s;
     if (**s != '{') return false;
     bool negative = *++*s == '-';
     *s += negative;
@@ -340,7 +339,7 @@ static status same_boxed(bool *same, const str *answer, utf8_text label, err *e)
     normalize(&b);
     status st = str_check(&a, e);
     if (st == ST_OK) st = str_check(&b, e);
-    *same = st == ST_OK && a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    *same = text_equal(str_text(&a), str_text(&b));
     if (st == ST_OK && !*same && strlen(a.s) == a.n && strlen(b.s) == b.n)
         *same = read_rational(x, a.s) && read_rational(y, b.s) && x[0] == y[0] && x[1] == y[1];
     str_free(&a);

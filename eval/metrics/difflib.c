@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/base/mem.h"
 
@@ -22,7 +23,12 @@ typedef struct {
 } match;
 
 typedef struct {
-    span a, b;
+    int32_t *c;
+    size_t n;
+} characters;
+
+typedef struct {
+    characters a, b;
     size_t *place;     /* of b's characters, by character, then ascending */
     size_t *first, *n; /* by place in a: the part of `place` with that character; empty for popular ones */
     size_t *length[2]; /* by place in b + 1: the match that ends there, for two neighbours in a */
@@ -122,54 +128,59 @@ static status count_matches(matcher *m, size_t *n, err *e)
     return ST_OK;
 }
 
-/* SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error of texts that are too long. */
-static status difflib_ratio(span a, span b, const char *what, double *out, err *e)
+static status decode(characters *out, utf8_text s, err *e)
 {
-    matcher m = {.a = a, .b = b};
+    *out = (characters){0};
+    TRY(MEM_NEW(&out->c, s.n, e));
+    while (text_next(&s, &out->c[out->n])) out->n++;
+    return ST_OK;
+}
+
+static status match_characters(matcher *m, const char *what, double *out, err *e)
+{
     size_t n = 0;
-    status st;
-    *out = span_equal(a, b);
+    if (m->a.n > MOST || m->b.n > MOST)
+        return err_set(e, ST_UNSUPPORTED, "%s of %zu and %zu characters, at most %d allowed", what, m->a.n, m->b.n,
+                       MOST);
+    TRY(MEM_NEW(&m->place, m->b.n, e));
+    TRY(MEM_NEW(&m->first, m->a.n, e));
+    TRY(MEM_NEW(&m->n, m->a.n, e));
+    TRY(MEM_NEW(&m->length[0], m->b.n + 1, e));
+    TRY(MEM_NEW(&m->length[1], m->b.n + 1, e));
+    TRY(index_characters(m, e));
+    TRY(count_matches(m, &n, e));
+    *out = 2.0 * (double)n / (double)(m->a.n + m->b.n);
+    return ST_OK;
+}
+
+/* SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error of texts that are too long. */
+static status difflib_ratio(utf8_text a, utf8_text b, const char *what, double *out, err *e)
+{
+    matcher m = {0};
+    *out = text_equal(a, b);
     if (*out != 0 || a.n == 0 || b.n == 0) return ST_OK;
-    if (a.n > MOST || b.n > MOST)
-        return err_set(e, ST_UNSUPPORTED, "%s of %zu and %zu characters, at most %d allowed", what, a.n, b.n, MOST);
-    TRY_GOTO(MEM_NEW(&m.place, b.n, e));
-    TRY_GOTO(MEM_NEW(&m.first, a.n, e));
-    TRY_GOTO(MEM_NEW(&m.n, a.n, e));
-    TRY_GOTO(MEM_NEW(&m.length[0], b.n + 1, e));
-    TRY_GOTO(MEM_NEW(&m.length[1], b.n + 1, e));
-    TRY_GOTO(index_characters(&m, e));
-    TRY_GOTO(count_matches(&m, &n, e));
-    *out = 2.0 * (double)n / (double)(a.n + b.n);
-done:
-    mem_free(m.place);
-    mem_free(m.first);
-    mem_free(m.n);
-    mem_free(m.length[0]);
-    mem_free(m.length[1]);
-    mem_free(m.pending);
+    status st = decode(&m.a, a, e);
+    if (st == ST_OK) st = decode(&m.b, b, e);
+    if (st == ST_OK) st = match_characters(&m, what, out, e);
+    void *const owned[] = {m.a.c, m.b.c, m.place, m.first, m.n, m.length[0], m.length[1], m.pending};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) mem_free(owned[i]);
     return st;
 }
 
 /* ---- code ---- */
 
-static bool is_code(span line)
-{
-    for (size_t i = 0; i < line.n; i++)
-        if (line.c[i] == '`' || line.c[i] == '#' || (line.c[i] == '/' && i + 1 < line.n && line.c[i + 1] == '/'))
-            return false;
-    return true;
-}
-
 /* The first line without a mark of comments or of Markdown; empty where there is none. */
-static span first_code_line(span s)
+static utf8_text first_code_line(utf8_text s)
 {
     size_t i = 0, end;
-    while (i < s.n && s.c[i] == '\n') i++;
+    while (i < s.n && s.s[i] == '\n') i++;
     for (; i <= s.n; i = end + 1) {
-        for (end = i; end < s.n && s.c[end] != '\n';) end++;
-        if (is_code(span_from(s, i, end))) return span_from(s, i, end);
+        end = text_find(s, i, utf8_of("\n"));
+        utf8_text line = text_from(s, i, end < s.n ? end : s.n);
+        if (!memchr(line.s, '`', line.n) && !memchr(line.s, '#', line.n) && !text_contains(line, utf8_of("//")))
+            return line;
     }
-    return span_from(s, s.n, s.n);
+    return text_from(s, s.n, s.n);
 }
 
 status score_code_sim(const metric_pair *p, double *score, err *e)
@@ -184,38 +195,27 @@ status score_code_sim(const metric_pair *p, double *score, err *e)
 enum { PREFIX = 10, PREFIX_V2 = 12 }; /* characters of the string, where no one says which it is */
 
 /* The string that answers begin with: of the line, else the second answer, else the first characters of the answer. */
-static span prefix_of(const metric_pair *p)
+static utf8_text prefix_of(const metric_pair *p)
 {
-    span a = p->answers[0];
     if (p->n_classes == 1) return p->classes[0];
-    if (p->n_answers > 1) return p->answers[1];
-    return span_from(a, 0, a.n < PREFIX ? a.n : PREFIX);
+    return p->n_answers > 1 ? p->answers[1] : text_first(p->answers[0], PREFIX);
 }
 
 status score_mrcr(const metric_pair *p, double *score, err *e)
 {
-    span prefix = prefix_of(p), said = p->prediction, want = p->answers[0];
-    if (!span_starts(said, prefix)) return ST_OK;
-    if (span_starts(want, prefix)) want = span_from(want, prefix.n, want.n);
-    return difflib_ratio(span_from(said, prefix.n, said.n), want, "mrcr: texts", score, e);
-}
-
-/* Where `part`, which is not empty, begins in s for the last time; s.n + 1 when nowhere. */
-static size_t find_last(span s, span part)
-{
-    size_t last = s.n + 1;
-    for (size_t at = 0; (at = span_find(s, at, part)) <= s.n; at++) last = at;
-    return last;
+    utf8_text prefix = prefix_of(p), said = p->prediction, want = p->answers[0];
+    if (!text_starts(said, prefix)) return ST_OK;
+    if (text_starts(want, prefix)) want = text_from(want, prefix.n, want.n);
+    return difflib_ratio(text_from(said, prefix.n, said.n), want, "mrcr: texts", score, e);
 }
 
 status score_mrcr_v2(const metric_pair *p, double *score, err *e)
 {
-    span want = span_strip(p->answer), said = p->prediction;
-    span prefix = span_from(want, 0, want.n < PREFIX_V2 ? want.n : PREFIX_V2);
+    utf8_text want = text_strip(p->answer), said = p->prediction, prefix = text_first(want, PREFIX_V2);
     if (prefix.n == 0) return err_set(e, ST_FORMAT, "mrcr_v2: the answer is empty");
-    size_t at = find_last(said, prefix);
+    size_t at = text_find_last(said, prefix);
     if (at > said.n) return ST_OK;
-    said = span_strip(span_from(said, at + prefix.n, said.n));
-    want = span_strip(span_from(want, prefix.n, want.n));
+    said = text_strip(text_from(said, at + prefix.n, said.n));
+    want = text_strip(text_from(want, prefix.n, want.n));
     return difflib_ratio(want, said, "mrcr_v2: texts", score, e);
 }

@@ -14,9 +14,8 @@ typedef struct answer_rule answer_rule;
 typedef struct {
     metrics *m;
     const answer_rule *rule; /* of the metric */
-    utf8_text said, label;   /* prediction and answer as bytes */
-    span prediction, answer;
-    const span *answers, *classes;
+    utf8_text prediction, answer;
+    const utf8_text *answers, *classes;
     size_t n_answers, n_classes;
 } metric_pair;
 

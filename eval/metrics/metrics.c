@@ -62,8 +62,8 @@ static status score_answer(const metric_pair *p, double *score, err *e)
 {
     str answer = {0};
     bool found = false, same = false;
-    status st = extract(p->rule, &answer, &found, p->said, e);
-    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->label, e);
+    status st = extract(p->rule, &answer, &found, p->prediction, e);
+    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->answer, e);
     *score = same;
     str_free(&answer);
     return st;
@@ -180,52 +180,25 @@ status metric_answer(char **answer, size_t *n, const metric *k, utf8_text predic
 
 /* ---- scores ---- */
 
-/* The texts of a case as code points; free_texts releases. */
-static status decode_texts(text *t, span *s, const utf8_text *from, size_t n, err *e)
-{
-    for (size_t i = 0; i < n; i++) {
-        TRY(text_decode(&t[i], from[i].s, from[i].n, e));
-        s[i] = text_span(&t[i]);
-    }
-    return ST_OK;
-}
-
-static void free_texts(text *t, size_t n)
-{
-    for (size_t i = 0; t && i < n; i++) text_free(&t[i]);
-    mem_free(t);
-}
-
 status metric_score(metrics *m, const metric *k, const metric_case *c, double *score, err *e)
 {
-    size_t n = 1 + c->n_answers + c->n_classes;
-    text *t = NULL;
-    span *s = NULL;
-    status st;
     *score = 0;
-    TRY_GOTO(MEM_NEW(&t, n, e));
-    TRY_GOTO(MEM_NEW(&s, n, e));
-    TRY_GOTO(decode_texts(t, s, &c->prediction, 1, e));
-    TRY_GOTO(decode_texts(t + 1, s + 1, c->answers, c->n_answers, e));
-    TRY_GOTO(decode_texts(t + 1 + c->n_answers, s + 1 + c->n_answers, c->classes, c->n_classes, e));
     m->undecided = false;
+    TRY(text_check(c->prediction, e));
+    for (size_t i = 0; i < c->n_answers; i++) TRY(text_check(c->answers[i], e));
+    for (size_t i = 0; i < c->n_classes; i++) TRY(text_check(c->classes[i], e));
     for (size_t i = 0; i < (k->whole && c->n_answers ? 1 : c->n_answers); i++) {
         double one = 0;
         metric_pair p = {.m = m,
                          .rule = k->rule,
-                         .said = c->prediction,
-                         .label = c->answers[i],
-                         .prediction = s[0],
-                         .answer = s[1 + i],
-                         .answers = s + 1,
+                         .prediction = c->prediction,
+                         .answer = c->answers[i],
+                         .answers = c->answers,
                          .n_answers = c->n_answers,
-                         .n_classes = c->n_classes,
-                         .classes = c->classes ? s + 1 + c->n_answers : NULL};
-        TRY_GOTO(k->score(&p, &one, e));
+                         .classes = c->classes,
+                         .n_classes = c->n_classes};
+        TRY(k->score(&p, &one, e));
         if (one > *score) *score = one;
     }
-done:
-    free_texts(t, n);
-    mem_free(s);
-    return st;
+    return ST_OK;
 }

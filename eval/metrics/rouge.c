@@ -19,7 +19,7 @@ typedef struct {
 } parts;
 
 typedef struct {
-    span_list words;
+    text_list words;
     parts hyp, ref;
     uint32_t *id, *count; /* of every word; by id */
     size_t n_distinct;
@@ -31,35 +31,35 @@ typedef struct {
 /* ---- words ---- */
 
 /* White space alone is a sentence of one empty word. */
-static status push_sentence(span_list *words, span s, err *e)
+static status push_sentence(text_list *words, utf8_text s, err *e)
 {
     size_t first = words->n;
-    TRY(span_runs(words, s, char_is_no_space, e));
-    return words->n > first ? ST_OK : span_push(words, span_from(s, 0, 0), e);
+    TRY(text_split(words, s, e));
+    return words->n > first ? ST_OK : text_push(words, text_from(s, 0, 0), e);
 }
 
 static bool is_word(int32_t c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    return (c >= 'a' && c <= 'z') || char_is_ascii_digit(c);
 }
 
-static status push_line(span_list *words, span s, err *e)
+static status push_line(text_list *words, utf8_text s, err *e)
 {
-    return span_runs(words, s, is_word, e);
+    return text_runs(words, s, is_word, e);
 }
 
-static status split(parts *out, span_list *words, span s, int32_t separator,
-                    status (*push)(span_list *words, span s, err *e), err *e)
+static status split(parts *out, text_list *words, utf8_text s, char separator,
+                    status (*push)(text_list *words, utf8_text s, err *e), err *e)
 {
     size_t n = 1;
     *out = (parts){.begin = words->n};
-    for (size_t i = 0; i < s.n; i++) n += s.c[i] == separator;
+    for (size_t i = 0; i < s.n; i++) n += s.s[i] == separator;
     TRY(MEM_NEW(&out->end, n, e));
     for (size_t i = 0, end; i < s.n; i = end + 1) {
         size_t first = words->n;
-        for (end = i; end < s.n && s.c[end] != separator;) end++;
+        for (end = i; end < s.n && s.s[end] != separator;) end++;
         if (end == i) continue;
-        TRY(push(words, span_from(s, i, end), e));
+        TRY(push(words, text_from(s, i, end), e));
         if (words->n - first > out->longest) out->longest = words->n - first;
         out->end[out->n++] = words->n;
     }
@@ -104,7 +104,7 @@ static status allocate(aligner *a, err *e)
     if (cells > MAX_CELLS)
         return err_set(e, ST_UNSUPPORTED, "rouge: texts of %zu and %zu words are too long to be aligned", n_hyp, n_ref);
     TRY(MEM_NEW(&a->id, a->words.n, e));
-    TRY(span_number(a->id, &a->n_distinct, &a->words, e));
+    TRY(text_number(a->id, &a->n_distinct, &a->words, e));
     TRY(MEM_NEW(&a->count, a->n_distinct, e));
     TRY(MEM_NEW(&a->common, n_ref, e));
     TRY(MEM_NEW(&a->above, a->ref.longest * a->hyp.longest / 64 + 1, e));
@@ -122,7 +122,7 @@ static void mark_all(aligner *a, bool ties_up)
 
 static void aligner_free(aligner *a)
 {
-    span_list_free(&a->words);
+    text_list_free(&a->words);
     mem_free(a->hyp.end);
     mem_free(a->ref.end);
     mem_free(a->id);
@@ -145,7 +145,7 @@ static size_t count_distinct(aligner *a, size_t begin, size_t end, const bool *i
     return n;
 }
 
-static status rouge_l(span prediction, span answer, double *score, err *e)
+static status rouge_l(utf8_text prediction, utf8_text answer, double *score, err *e)
 {
     aligner a = {0};
     status st;
@@ -170,34 +170,29 @@ status score_rouge(const metric_pair *p, double *score, err *e)
     return rouge_l(p->prediction, p->answer, score, e);
 }
 
-/* The words with single spaces between them. */
-static status spaced(text *out, const segmenter *g, span s, err *e)
+/* Appends the words with single spaces between them. */
+static status add_spaced(str *out, const segmenter *g, utf8_text s, err *e)
 {
-    span_list words = {0};
-    size_t room;
-    status st;
-    TRY_GOTO(segmenter_cut(g, s, &words, e));
-    TRY_GOTO(size_mul(&room, s.n, 2, "words", e));
-    TRY_GOTO(MEM_NEW(&out->c, room, e));
+    text_list words = {0};
+    status st = segmenter_cut(g, s, &words, e);
     for (size_t i = 0; i < words.n; i++) {
-        if (i) out->c[out->n++] = ' ';
-        for (size_t j = 0; j < words.s[i].n; j++) out->c[out->n++] = words.s[i].c[j];
+        if (i) str_add(out, " ", 1);
+        str_add(out, words.s[i].s, words.s[i].n);
     }
-done:
-    span_list_free(&words);
-    return st;
+    text_list_free(&words);
+    return st == ST_OK ? str_check(out, e) : st;
 }
 
 status score_rouge_zh(const metric_pair *p, double *score, err *e)
 {
     const segmenter *g;
-    text prediction = {0}, answer = {0};
+    str prediction = {0}, answer = {0};
     TRY(metrics_segmenter(p->m, &g, e));
-    status st = spaced(&prediction, g, p->prediction, e);
-    if (st == ST_OK) st = spaced(&answer, g, p->answer, e);
-    if (st == ST_OK) st = rouge_l(text_span(&prediction), text_span(&answer), score, e);
-    text_free(&prediction);
-    text_free(&answer);
+    status st = add_spaced(&prediction, g, p->prediction, e);
+    if (st == ST_OK) st = add_spaced(&answer, g, p->answer, e);
+    if (st == ST_OK) st = rouge_l(str_text(&prediction), str_text(&answer), score, e);
+    str_free(&prediction);
+    str_free(&answer);
     return st;
 }
 
@@ -219,13 +214,15 @@ static size_t count_hits(aligner *a)
 /* The whole texts are made lower case, which is the same as line by line: no line's end is part of a word. */
 status score_rouge_lsum(const metric_pair *p, double *score, err *e)
 {
-    text low[2] = {{0}, {0}};
+    str low[2] = {{0}, {0}};
     aligner a = {0};
     status st;
-    TRY_GOTO(text_lower(&low[0], p->prediction, e));
-    TRY_GOTO(text_lower(&low[1], p->answer, e));
-    TRY_GOTO(split(&a.hyp, &a.words, text_span(&low[0]), '\n', push_line, e));
-    TRY_GOTO(split(&a.ref, &a.words, text_span(&low[1]), '\n', push_line, e));
+    str_add_lower(&low[0], p->prediction);
+    str_add_lower(&low[1], p->answer);
+    TRY_GOTO(str_check(&low[0], e));
+    TRY_GOTO(str_check(&low[1], e));
+    TRY_GOTO(split(&a.hyp, &a.words, str_text(&low[0]), '\n', push_line, e));
+    TRY_GOTO(split(&a.ref, &a.words, str_text(&low[1]), '\n', push_line, e));
     if (a.ref.begin > 0 && a.words.n > a.ref.begin) {
         TRY_GOTO(allocate(&a, e));
         mark_all(&a, true);
@@ -235,8 +232,8 @@ status score_rouge_lsum(const metric_pair *p, double *score, err *e)
         *score = hits ? 2 * precision * recall / (precision + recall) : 0;
     }
 done:
-    text_free(&low[0]);
-    text_free(&low[1]);
+    str_free(&low[0]);
+    str_free(&low[1]);
     aligner_free(&a);
     return st;
 }

@@ -4,12 +4,11 @@
 #include "eval/metrics/segment.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
 /* ---- the dictionary: a tree of code points in a hash table of (node, code point) -> node ---- */
 
@@ -85,22 +84,20 @@ static status add_node(dictionary *d, uint32_t *node, int32_t c, err *e)
     return ST_OK;
 }
 
-/* One line s[0..n): a word, a space, a decimal number, and maybe more behind another space. */
-static status add_line(dictionary *d, const char *s, size_t n, const char *path, size_t line, err *e)
+/* One line: a word, a space, a decimal number, and maybe more after another space. */
+static status add_line(dictionary *d, utf8_text s, const char *path, size_t line, err *e)
 {
-    size_t i = 0, digits = 0;
+    size_t i = 1, digits = 0;
     uint32_t node = ROOT;
     uint64_t freq = 0;
-    while (i < n && s[i] != ' ') {
-        int32_t c;
-        int k = char_at(s + i, n - i, &c);
-        if (k == 0 || c == 0) return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
+    while (s.n && s.s[0] != ' ') {
+        int32_t c = 0;
+        if (!text_next(&s, &c) || c == 0) return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
         TRY(add_node(d, &node, c, e));
-        i += (size_t)k;
     }
-    for (i++; i < n && s[i] >= '0' && s[i] <= '9' && freq <= MAX_FREQ; i++, digits++)
-        freq = freq * 10 + (uint64_t)(s[i] - '0');
-    if (node == ROOT || digits == 0 || freq > MAX_FREQ || (i < n && s[i] != ' ' && s[i] != '\r'))
+    for (; i < s.n && char_is_ascii_digit(s.s[i]) && freq <= MAX_FREQ; i++, digits++)
+        freq = freq * 10 + (uint64_t)(s.s[i] - '0');
+    if (node == ROOT || digits == 0 || freq > MAX_FREQ || (i < s.n && s.s[i] != ' ' && s.s[i] != '\r'))
         return err_set(e, ST_FORMAT, "%s line %zu: expected 'word frequency tag'", path_tail(path), line);
     d->freq[node] = (uint32_t)freq; /* the last line of a word counts, but the sum has them all */
     d->total += (double)freq;
@@ -120,7 +117,7 @@ static status dictionary_read(dictionary *d, const char *path, err *e)
     for (size_t i = 0; st == ST_OK && i < map.size;) {
         const char *s = (const char *)map.data + i, *end = memchr(s, '\n', map.size - i);
         size_t n = end ? (size_t)(end - s) : map.size - i;
-        st = add_line(d, s, n, path, ++line, e);
+        st = add_line(d, (utf8_text){s, n}, path, ++line, e);
         i += n + 1;
     }
     if (st == ST_OK && d->total < 1) st = err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
@@ -152,47 +149,6 @@ static bool is_han(int32_t c)
     return c >= HAN_FIRST && c <= HAN_LAST;
 }
 
-/* The state of a letter alone in its field, or -1. */
-static int state_of(const char *field)
-{
-    static const char letters[] = "BEMS";
-    const char *at = field[0] && !field[1] ? strchr(letters, field[0]) : NULL;
-    return at ? (int)(at - letters) : -1;
-}
-
-/* Cuts at tabs in place; the number of fields, 5 where there are more than 4. */
-static int split_fields(char *line, char *field[4])
-{
-    int n = 0;
-    for (char *p = line, *tab; p; p = tab) {
-        if (n == 4) return 5;
-        field[n++] = p;
-        if ((tab = strchr(p, '\t'))) *tab++ = 0;
-    }
-    return n;
-}
-
-/* Where the value of a row belongs: NULL where the row is not understood, *skip where it never matters. */
-static double *place_of(hmm *h, char *field[4], int n, bool *skip)
-{
-    int s = n > 2 ? state_of(field[1]) : -1;
-    *skip = false;
-    if (s < 0) return NULL;
-    if (n == 3 && strcmp(field[0], "start") == 0) return &h->start[s];
-    if (n == 4 && strcmp(field[0], "trans") == 0) {
-        int to = state_of(field[2]);
-        return to < 0 ? NULL : &h->trans[s][to];
-    }
-    if (n == 4 && strcmp(field[0], "emit") == 0 && strncmp(field[2], "U+", 2) == 0) {
-        char *end;
-        unsigned long c = strtoul(field[2] + 2, &end, 16);
-        if (*end || end == field[2] + 2) return NULL;
-        *skip = c < HAN_FIRST || c > HAN_LAST;
-        return *skip ? NULL : &h->emit[s][c - HAN_FIRST];
-    }
-    return NULL;
-}
-
 static void clear(hmm *h)
 {
     for (int s = 0; s < STATES; s++) {
@@ -202,15 +158,30 @@ static void clear(hmm *h)
     }
 }
 
-static bool read_row(hmm *h, char *line)
+/* Returns the state of a letter, or -1. */
+static int state_of(char letter)
 {
-    char *field[4] = {0}, *end;
-    bool skip;
-    int n = split_fields(line, field);
-    double *out = place_of(h, field, n, &skip);
-    if (!out) return skip;
-    *out = strtod(field[n - 1], &end);
-    return end != field[n - 1] && !*end && *out <= 0 && *out >= IMPOSSIBLE;
+    int s = STATES - 1;
+    while (s >= 0 && "BEMS"[s] != letter) s--;
+    return s;
+}
+
+static bool read_row(hmm *h, const char *line)
+{
+    double unused, *out = &unused;
+    unsigned long c = 0;
+    int at = 0, end = 0;
+    char letter, next = 'B';
+    bool start = sscanf(line, "start\t%c\t%n", &letter, &at) == 1,
+         trans = !start && sscanf(line, "trans\t%c\t%c\t%n", &letter, &next, &at) == 2,
+         emit = !start && !trans && sscanf(line, "emit\t%c\tU+%lx\t%n", &letter, &c, &at) == 2;
+    if (!start && !trans && !emit) return false;
+    int from = state_of(letter), to = state_of(next);
+    if (from < 0 || to < 0) return false;
+    if (start) out = &h->start[from];
+    if (trans) out = &h->trans[from][to];
+    if (c >= HAN_FIRST && c <= HAN_LAST) out = &h->emit[from][c - HAN_FIRST]; /* others never matter */
+    return sscanf(line + at, "%lf%n", out, &end) == 1 && !line[at + end] && *out <= 0 && *out >= IMPOSSIBLE;
 }
 
 /* Reads lines "start S lp", "trans S S2 lp", "emit S U+XXXX lp" with tabs between. */
@@ -234,15 +205,26 @@ static status hmm_read(hmm *h, const char *path, err *e)
 /* The two states that may come before each one, the larger letter first: it wins ties. */
 static const uint8_t before[STATES][2] = {[B] = {S, E}, [E] = {M, B}, [M] = {M, B}, [S] = {S, E}};
 
-/* path[i] = state of character i. from [n, STATES] is scratch. */
-static void best_path(const hmm *h, span s, uint8_t *path, uint8_t *from)
+/* Every is_han character has so many bytes. */
+enum { HAN_BYTES = 3 };
+
+/* Number of the i-th character from HAN_FIRST on. */
+static size_t han_at(utf8_text s, size_t i)
+{
+    int32_t c = HAN_FIRST;
+    char_at(s.s + HAN_BYTES * i, HAN_BYTES, &c);
+    return (size_t)c - HAN_FIRST;
+}
+
+/* path[i] = state of character i of n. from [n, STATES] is scratch. */
+static void best_path(const hmm *h, utf8_text s, size_t n, uint8_t *path, uint8_t *from)
 {
     double v[STATES], w[STATES];
-    for (int y = 0; y < STATES; y++) v[y] = h->start[y] + h->emit[y][s.c[0] - HAN_FIRST];
-    for (size_t i = 1; i < s.n; i++) {
+    for (int y = 0; y < STATES; y++) v[y] = h->start[y] + h->emit[y][han_at(s, 0)];
+    for (size_t i = 1; i < n; i++) {
         for (int y = 0; y < STATES; y++) {
             const uint8_t a = before[y][0], b = before[y][1];
-            double emit = h->emit[y][s.c[i] - HAN_FIRST];
+            double emit = h->emit[y][han_at(s, i)];
             double via_a = v[a] + h->trans[a][y] + emit, via_b = v[b] + h->trans[b][y] + emit;
             from[i * STATES + (size_t)y] = via_b > via_a ? b : a;
             w[y] = via_b > via_a ? via_b : via_a;
@@ -250,21 +232,21 @@ static void best_path(const hmm *h, span s, uint8_t *path, uint8_t *from)
         memcpy(v, w, sizeof v);
     }
     uint8_t y = v[E] > v[S] ? E : S;
-    for (size_t i = s.n; i-- > 0; y = from[i * STATES + y]) path[i] = y;
+    for (size_t i = n; i-- > 0; y = from[i * STATES + y]) path[i] = y;
 }
 
 /* Appends the words of s, which holds is_han characters only and at least one. */
-static status hmm_cut(const hmm *h, span s, span_list *words, err *e)
+static status hmm_cut(const hmm *h, utf8_text s, text_list *words, err *e)
 {
     uint8_t *path;
-    size_t begin = 0, room;
+    size_t begin = 0, n = s.n / HAN_BYTES, room;
     status st = ST_OK;
-    TRY(size_mul(&room, s.n, 1 + STATES, "hidden states", e));
+    TRY(size_mul(&room, n, 1 + STATES, "hidden states", e));
     TRY(MEM_NEW(&path, room, e));
-    best_path(h, s, path, path + s.n);
-    for (size_t i = 0; i < s.n && st == ST_OK; i++)
+    best_path(h, s, n, path, path + n);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
         if (path[i] == E || path[i] == S) {
-            st = span_push(words, span_from(s, begin, i + 1), e);
+            st = text_push(words, text_from(s, HAN_BYTES * begin, HAN_BYTES * (i + 1)), e);
             begin = i + 1;
         }
     mem_free(path);
@@ -316,70 +298,83 @@ void segmenter_destroy(segmenter *g)
 
 static bool is_alnum(int32_t c)
 {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-}
-
-static bool is_ascii_digit(int32_t c)
-{
-    return c >= '0' && c <= '9';
+    return char_is_ascii_digit(c) || char_is_ascii_letter(c);
 }
 
 /* What the dictionary is asked about: jieba's re_han_default. */
 static bool is_block_char(int32_t c)
 {
-    return is_han(c) || is_alnum(c) || c == '+' || c == '#' || c == '&' || c == '.' || c == '_' || c == '%' || c == '-';
+    return is_han(c) || is_alnum(c) || (c > 0 && c < 0x80 && strchr("+#&._%-", c));
+}
+
+/* Takes the longest run off s, which is not empty, whose characters all are `in`, as is returned, or all are not. */
+static bool take_run(utf8_text *run, utf8_text *s, bool (*in)(int32_t))
+{
+    utf8_text rest = *s;
+    int32_t c;
+    text_next(&rest, &c);
+    const bool first = in(c);
+    do *run = text_from(*s, 0, s->n - rest.n);
+    while (text_next(&rest, &c) && in(c) == first);
+    *s = text_from(*s, run->n, s->n);
+    return first;
 }
 
 /* Length of [a-zA-Z0-9]+(\.\d+)?%? at the beginning of s, 0 where it does not match. */
-static size_t number_or_name(span s)
+static size_t number_or_name(utf8_text s)
 {
     size_t i = 0;
-    while (i < s.n && is_alnum(s.c[i])) i++;
+    while (i < s.n && is_alnum(s.s[i])) i++;
     if (i == 0) return 0;
-    if (i + 1 < s.n && s.c[i] == '.' && is_ascii_digit(s.c[i + 1])) {
+    if (i + 1 < s.n && s.s[i] == '.' && char_is_ascii_digit(s.s[i + 1])) {
         i++;
-        while (i < s.n && is_ascii_digit(s.c[i])) i++;
+        while (i < s.n && char_is_ascii_digit(s.s[i])) i++;
     }
-    return i < s.n && s.c[i] == '%' ? i + 1 : i;
+    return i < s.n && s.s[i] == '%' ? i + 1 : i;
 }
 
 /* Letters, digits and signs without Chinese characters: names and numbers, and what is between them. */
-static status cut_ascii(span s, span_list *words, err *e)
+static status cut_ascii(utf8_text s, text_list *words, err *e)
 {
-    for (size_t i = 0, end; i < s.n; i = end) {
-        end = i + number_or_name(span_from(s, i, s.n));
-        if (end == i)
-            for (end = i + 1; end < s.n && !is_alnum(s.c[end]);) end++;
-        TRY(span_push(words, span_from(s, i, end), e));
+    while (s.n) {
+        utf8_text word = text_from(s, 0, number_or_name(s));
+        if (word.n) s = text_from(s, word.n, s.n);
+        else take_run(&word, &s, is_alnum);
+        TRY(text_push(words, word, e));
     }
     return ST_OK;
 }
 
 /* finalseg.cut: what the dictionary leaves in single characters. */
-static status cut_unknown(const segmenter *g, span s, span_list *words, err *e)
+static status cut_unknown(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
-    for (size_t i = 0, end; i < s.n; i = end) {
-        for (end = i + 1; end < s.n && is_han(s.c[end]) == is_han(s.c[i]);) end++;
-        span part = span_from(s, i, end);
-        TRY(is_han(s.c[i]) ? hmm_cut(&g->model, part, words, e) : cut_ascii(part, words, e));
+    for (utf8_text run; s.n;)
+        TRY(take_run(&run, &s, is_han) ? hmm_cut(&g->model, run, words, e) : cut_ascii(run, words, e));
+    return ST_OK;
+}
+
+static bool is_word(const segmenter *g, utf8_text s)
+{
+    uint32_t node = ROOT;
+    for (int32_t c; text_next(&s, &c);)
+        if (!(node = step_to(&g->words, node, c))) return false;
+    return g->words.freq[node] > 0;
+}
+
+static status push_characters(text_list *words, utf8_text s, err *e)
+{
+    for (utf8_text one; (one = text_first(s, 1)).n; s = text_from(s, one.n, s.n)) {
+        if (text_starts(s, utf8_of("\r\n"))) one.n = 2;
+        TRY(text_push(words, one, e));
     }
     return ST_OK;
 }
 
-static bool is_word(const segmenter *g, span s)
-{
-    uint32_t node = ROOT;
-    for (size_t i = 0; i < s.n; i++)
-        if (!(node = step_to(&g->words, node, s.c[i]))) return false;
-    return g->words.freq[node] > 0;
-}
-
 /* Characters that the path left single. A dictionary word among them falls apart too: jieba does so. */
-static status cut_singles(const segmenter *g, span s, span_list *words, err *e)
+static status cut_singles(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
-    if (s.n > 1 && !is_word(g, s)) return cut_unknown(g, s, words, e);
-    for (size_t i = 0; i < s.n; i++) TRY(span_push(words, span_from(s, i, i + 1), e));
-    return ST_OK;
+    bool unknown = s.n > text_first(s, 1).n && !is_word(g, s);
+    return unknown ? cut_unknown(g, s, words, e) : push_characters(words, s, e);
 }
 
 /* ---- the graph of words ---- */
@@ -387,25 +382,32 @@ static status cut_singles(const segmenter *g, span s, span_list *words, err *e)
 typedef struct {
     double score; /* of the best path from here to the block's end */
     size_t end;   /* of its first word */
+    bool single;  /* that has one character */
 } step;
 
-/* Best first word from every place, from right to left; of equal ones the longer. step[s.n].score = 0. */
-static void find_path(const segmenter *g, span s, step *path)
+/* Best first word from every byte that begins a character, from right to left; of equal ones the longer.
+ * step[s.n].score = 0. */
+static void find_path(const segmenter *g, utf8_text s, step *path)
 {
-    for (size_t i = s.n; i-- > 0;) {
+    int32_t c;
+    for (size_t i = s.n, j; i > 0;) {
+        i -= (size_t)char_before(s.s, i, &c);
         uint32_t node = ROOT;
-        path[i].end = 0;
-        for (size_t j = i; j < s.n && (node = step_to(&g->words, node, s.c[j])); j++) {
+        utf8_text rest = text_from(s, i, s.n);
+        size_t first = i + text_first(rest, 1).n;
+        path[i] = (step){log(1) - g->log_total + path[first].score, first, true};
+        for (bool any = false; text_next(&rest, &c) && (node = step_to(&g->words, node, c));) {
             uint32_t freq = g->words.freq[node];
             if (!freq) continue;
-            double score = log((double)freq) - g->log_total + path[j + 1].score;
-            if (path[i].end == 0 || score >= path[i].score) path[i] = (step){score, j + 1};
+            j = s.n - rest.n;
+            double score = log((double)freq) - g->log_total + path[j].score;
+            if (!any || score >= path[i].score) path[i] = (step){score, j, j == first};
+            any = true;
         }
-        if (path[i].end == 0) path[i] = (step){log(1) - g->log_total + path[i + 1].score, i + 1};
     }
 }
 
-static status cut_block(const segmenter *g, span s, span_list *words, err *e)
+static status cut_block(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
     step *path;
     size_t single = 0; /* where the single characters begin that are not yet given out */
@@ -413,28 +415,20 @@ static status cut_block(const segmenter *g, span s, span_list *words, err *e)
     TRY(MEM_NEW(&path, s.n + 1, e));
     find_path(g, s, path);
     for (size_t i = 0; i < s.n; i = path[i].end) {
-        if (path[i].end == i + 1) continue;
-        TRY_GOTO(cut_singles(g, span_from(s, single, i), words, e));
-        TRY_GOTO(span_push(words, span_from(s, i, path[i].end), e));
+        if (path[i].single) continue;
+        TRY_GOTO(cut_singles(g, text_from(s, single, i), words, e));
+        TRY_GOTO(text_push(words, text_from(s, i, path[i].end), e));
         single = path[i].end;
     }
-    st = cut_singles(g, span_from(s, single, s.n), words, e);
+    st = cut_singles(g, text_from(s, single, s.n), words, e);
 done:
     mem_free(path);
     return st;
 }
 
-status segmenter_cut(const segmenter *g, span s, span_list *words, err *e)
+status segmenter_cut(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
-    for (size_t i = 0, end; i < s.n; i = end) {
-        end = i + 1;
-        if (is_block_char(s.c[i])) {
-            while (end < s.n && is_block_char(s.c[end])) end++;
-            TRY(cut_block(g, span_from(s, i, end), words, e));
-        } else {
-            if (s.c[i] == '\r' && end < s.n && s.c[end] == '\n') end++;
-            TRY(span_push(words, span_from(s, i, end), e));
-        }
-    }
+    for (utf8_text run; s.n;)
+        TRY(take_run(&run, &s, is_block_char) ? cut_block(g, run, words, e) : push_characters(words, run, e));
     return ST_OK;
 }

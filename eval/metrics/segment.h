@@ -15,6 +15,6 @@ status segmenter_create(segmenter **out, const char *dir, err *e);
 void segmenter_destroy(segmenter *s);
 
 /* Appends the words of s: every character is in one of them, in order. */
-status segmenter_cut(const segmenter *g, span s, span_list *words, err *e);
+status segmenter_cut(const segmenter *g, utf8_text s, text_list *words, err *e);
 
 #endif

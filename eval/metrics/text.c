@@ -9,31 +9,6 @@
 #include <utf8proc.h>
 
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
-
-/* ---- code points ---- */
-
-status text_decode(text *out, const char *s, size_t n, err *e)
-{
-    *out = (text){0};
-    TRY(MEM_NEW(&out->c, n, e));
-    for (size_t i = 0; i < n;) {
-        int k = char_at(s + i, n - i, &out->c[out->n]);
-        if (k == 0) {
-            text_free(out);
-            return err_set(e, ST_FORMAT, "text is not UTF-8: byte %zu", i);
-        }
-        out->n++;
-        i += (size_t)k;
-    }
-    return ST_OK;
-}
-
-void text_free(text *t)
-{
-    mem_free(t->c);
-    *t = (text){0};
-}
 
 /* ---- classes ---- */
 
@@ -62,9 +37,19 @@ bool char_is_no_space(int32_t c)
     return !is_python_space(c);
 }
 
+bool char_is_ascii_digit(int32_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+bool char_is_ascii_letter(int32_t c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
 bool char_is_punct(int32_t c)
 {
-    return c > 0x20 && c < 0x7f && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') && !(c >= 'a' && c <= 'z');
+    return c > 0x20 && c < 0x7f && !char_is_ascii_digit(c) && !char_is_ascii_letter(c);
 }
 
 bool char_is_punct_zh(int32_t c)
@@ -109,31 +94,30 @@ static bool is_case_ignorable(int32_t c)
     }
 }
 
-/* Unicode's Final_Sigma: a cased letter before, none after, whatever is ignorable between. */
-static bool sigma_is_final(span s, size_t at)
+/* Unicode's Final_Sigma: a cased letter before s[at], none after s[end], whatever is ignorable between. */
+static bool sigma_is_final(utf8_text s, size_t at, size_t end)
 {
-    size_t i = at, j = at + 1;
-    while (i > 0 && is_case_ignorable(s.c[i - 1])) i--;
-    while (j < s.n && is_case_ignorable(s.c[j])) j++;
-    return i > 0 && is_cased(s.c[i - 1]) && !(j < s.n && is_cased(s.c[j]));
+    int32_t c = 0;
+    utf8_text rest = text_from(s, end, s.n);
+    for (int k; (k = char_before(s.s, at, &c)) && is_case_ignorable(c); c = 0) at -= (size_t)k;
+    if (!is_cased(c)) return false;
+    while (text_next(&rest, &c))
+        if (!is_case_ignorable(c)) return !is_cased(c);
+    return true;
 }
 
 enum { CAPITAL_SIGMA = 0x3a3, SIGMA = 0x3c3, FINAL_SIGMA = 0x3c2, CAPITAL_I_DOT = 0x130, DOT_ABOVE = 0x307 };
 
-status text_lower(text *out, span in, err *e)
+void str_add_lower(str *t, utf8_text s)
 {
-    *out = (text){0};
-    size_t room;
-    TRY(size_mul(&room, in.n, 2, "lower case", e));
-    TRY(MEM_NEW(&out->c, room, e));
-    for (size_t i = 0; i < in.n; i++) {
-        int32_t c = in.c[i], low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : utf8proc_tolower(c);
-        if (c == CAPITAL_SIGMA) low = sigma_is_final(in, i) ? FINAL_SIGMA : SIGMA;
-        if (c == CAPITAL_I_DOT) low = 'i';
-        out->c[out->n++] = low;
-        if (c == CAPITAL_I_DOT) out->c[out->n++] = DOT_ABOVE;
+    utf8_text rest = s;
+    for (int32_t c; text_next(&rest, &c);) {
+        size_t end = s.n - rest.n;
+        if (c < 0x80) str_add(t, &(char){(char)(c >= 'A' && c <= 'Z' ? c + 32 : c)}, 1);
+        else if (c == CAPITAL_SIGMA) str_add_char(t, sigma_is_final(s, end - 2, end) ? FINAL_SIGMA : SIGMA);
+        else str_add_char(t, c == CAPITAL_I_DOT ? 'i' : utf8proc_tolower(c));
+        if (c == CAPITAL_I_DOT) str_add_char(t, DOT_ABOVE);
     }
-    return ST_OK;
 }
 
 /* ---- upper case ---- */
@@ -176,109 +160,226 @@ static size_t upper_of(int32_t c, int32_t out[3])
     return out[0] = utf8proc_toupper(c), 1;
 }
 
-status text_upper(text *out, span in, err *e)
+void str_add_upper(str *t, utf8_text s)
 {
-    *out = (text){0};
-    size_t room;
-    TRY(size_mul(&room, in.n, 3, "upper case", e));
-    TRY(MEM_NEW(&out->c, room, e));
-    for (size_t i = 0; i < in.n; i++) {
-        int32_t up[3];
-        size_t n = upper_of(in.c[i], up);
-        for (size_t k = 0; k < n; k++) out->c[out->n++] = up[k];
-    }
-    return ST_OK;
+    for (int32_t c, up[3]; text_next(&s, &c);)
+        for (size_t i = 0, n = upper_of(c, up); i < n; i++) str_add_char(t, up[i]);
 }
 
-/* ---- spans ---- */
+/* ---- borrowed texts ---- */
 
-bool span_equal(span a, span b)
+status text_check(utf8_text s, err *e)
 {
-    return a.n == b.n && (a.n == 0 || memcmp(a.c, b.c, a.n * sizeof *a.c) == 0);
+    utf8_text rest = s;
+    for (int32_t c; text_next(&rest, &c);) continue;
+    return rest.n ? err_set(e, ST_FORMAT, "text is not UTF-8: byte %zu", s.n - rest.n) : ST_OK;
 }
 
-span span_from(span s, size_t begin, size_t end)
+bool text_next(utf8_text *s, int32_t *c)
 {
-    return (span){s.c + begin, end - begin};
+    int n = char_at(s->s, s->n, c);
+    *s = (utf8_text){s->s + n, s->n - (size_t)n};
+    return n > 0;
 }
 
-span span_strip(span s)
+utf8_text text_first(utf8_text s, size_t n)
 {
-    while (s.n && is_python_space(s.c[s.n - 1])) s.n--;
-    while (s.n && is_python_space(s.c[0])) s = span_from(s, 1, s.n);
+    utf8_text rest = s;
+    for (int32_t c; n > 0 && text_next(&rest, &c); n--) continue;
+    return (utf8_text){s.s, s.n - rest.n};
+}
+
+utf8_text text_from(utf8_text s, size_t begin, size_t end)
+{
+    return (utf8_text){s.s + begin, end - begin};
+}
+
+utf8_text text_strip(utf8_text s)
+{
+    trim_python(&s.s, &s.n);
     return s;
 }
 
-size_t span_find(span s, size_t from, span part)
+bool text_equal(utf8_text a, utf8_text b)
 {
-    for (size_t i = from; i + part.n <= s.n; i++)
-        if (span_equal(span_from(s, i, i + part.n), part)) return i;
+    return a.n == b.n && text_starts(a, b);
+}
+
+bool text_starts(utf8_text s, utf8_text part)
+{
+    return part.n <= s.n && (part.n == 0 || memcmp(s.s, part.s, part.n) == 0);
+}
+
+bool text_contains(utf8_text s, utf8_text part)
+{
+    return text_find(s, 0, part) <= s.n;
+}
+
+size_t text_find(utf8_text s, size_t from, utf8_text part)
+{
+    if (from > s.n || part.n > s.n - from) return s.n + 1;
+    const char *hit = part.n ? memmem(s.s + from, s.n - from, part.s, part.n) : s.s + from;
+    return hit ? (size_t)(hit - s.s) : s.n + 1;
+}
+
+size_t text_find_last(utf8_text s, utf8_text part)
+{
+    for (size_t at = s.n + 1; at-- > 0;)
+        if (text_starts(text_from(s, at, s.n), part)) return at;
     return s.n + 1;
 }
 
-bool span_contains(span s, span part)
-{
-    return span_find(s, 0, part) <= s.n;
-}
-
-bool span_starts(span s, span part)
-{
-    return part.n <= s.n && span_equal(span_from(s, 0, part.n), part);
-}
-
-status span_push(span_list *l, span s, err *e)
+status text_push(text_list *l, utf8_text s, err *e)
 {
     TRY(MEM_ROOM(&l->s, &l->cap, l->n + 1, e));
     l->s[l->n++] = s;
     return ST_OK;
 }
 
-void span_list_free(span_list *l)
+void text_list_free(text_list *l)
 {
     mem_free(l->s);
-    *l = (span_list){0};
+    *l = (text_list){0};
 }
 
-status span_runs(span_list *l, span s, bool (*in_run)(int32_t), err *e)
+bool text_is_listed(const text_list *l, utf8_text s)
 {
-    for (size_t i = 0, end; i < s.n; i = end) {
-        end = i + 1;
-        if (!in_run(s.c[i])) continue;
-        while (end < s.n && in_run(s.c[end])) end++;
-        TRY(span_push(l, span_from(s, i, end), e));
+    for (size_t i = 0; i < l->n; i++)
+        if (text_equal(l->s[i], s)) return true;
+    return false;
+}
+
+status text_runs(text_list *l, utf8_text s, bool (*in_run)(int32_t), err *e)
+{
+    utf8_text run = {s.s, 0};
+    for (int32_t c; text_next(&s, &c);) {
+        bool in = in_run(c);
+        if (in) run.n = (size_t)(s.s - run.s);
+        if (run.n && (!in || s.n == 0)) TRY(text_push(l, run, e));
+        if (!in) run = (utf8_text){s.s, 0};
     }
     return ST_OK;
 }
 
-status span_split(span_list *l, span s, err *e)
+status text_split(text_list *l, utf8_text s, err *e)
 {
-    return span_runs(l, s, char_is_no_space, e);
+    return text_runs(l, s, char_is_no_space, e);
 }
 
 typedef struct {
-    span s;
+    utf8_text s;
     size_t at;
-} placed_span;
+} placed_text;
 
 static int by_content(const void *a, const void *b)
 {
-    const span *x = &((const placed_span *)a)->s, *y = &((const placed_span *)b)->s;
+    const utf8_text *x = &((const placed_text *)a)->s, *y = &((const placed_text *)b)->s;
     if (x->n != y->n) return x->n < y->n ? -1 : 1;
-    return x->n ? memcmp(x->c, y->c, x->n * sizeof *x->c) : 0;
+    return x->n ? memcmp(x->s, y->s, x->n) : 0;
 }
 
-status span_number(uint32_t *id, size_t *n_distinct, const span_list *l, err *e)
+status text_number(uint32_t *id, size_t *n_distinct, const text_list *l, err *e)
 {
-    placed_span *order;
+    placed_text *order;
     *n_distinct = 0;
     if (l->n >= UINT32_MAX) return err_set(e, ST_UNSUPPORTED, "text of %zu words", l->n);
     TRY(MEM_NEW(&order, l->n, e));
-    for (size_t i = 0; i < l->n; i++) order[i] = (placed_span){l->s[i], i};
+    for (size_t i = 0; i < l->n; i++) order[i] = (placed_text){l->s[i], i};
     qsort(order, l->n, sizeof *order, by_content);
     for (size_t i = 0; i < l->n; i++) {
-        *n_distinct += i == 0 || !span_equal(order[i].s, order[i - 1].s);
+        *n_distinct += i == 0 || !text_equal(order[i].s, order[i - 1].s);
         id[order[i].at] = (uint32_t)(*n_distinct - 1);
     }
     mem_free(order);
     return ST_OK;
+}
+
+/* ---- texts that are rewritten ---- */
+
+void str_free(str *t)
+{
+    mem_free(t->s);
+    *t = (str){0};
+}
+
+status str_check(const str *t, err *e)
+{
+    return t->failed ? err_set(e, ST_NOMEM, "out of memory for a text") : ST_OK;
+}
+
+void str_add(str *t, const char *s, size_t n)
+{
+    t->failed |= MEM_ROOM(&t->s, &t->cap, t->n + n + 1, NULL) != ST_OK;
+    if (t->failed) return;
+    if (n) memcpy(t->s + t->n, s, n);
+    t->n += n;
+    t->s[t->n] = 0;
+}
+
+void str_set(str *t, const char *s, size_t n)
+{
+    t->n = 0;
+    str_add(t, s, n);
+}
+
+void str_cut(str *t, size_t from, size_t to)
+{
+    if (from >= to || to > t->n) return;
+    memmove(t->s + from, t->s + to, t->n - to);
+    t->n -= to - from;
+    t->s[t->n] = 0;
+}
+
+void str_add_char(str *t, int32_t c)
+{
+    char utf8[4];
+    str_add(t, utf8, (size_t)char_put(utf8, c));
+}
+
+bool str_at(const str *t, size_t at, const char *word)
+{
+    return at <= t->n && text_starts(text_from(str_text(t), at, t->n), utf8_of(word));
+}
+
+size_t str_find(const str *t, size_t from, const char *word)
+{
+    return text_find(str_text(t), from, utf8_of(word));
+}
+
+void str_replace(str *t, const char *from, const char *to)
+{
+    size_t at = 0, hit = str_find(t, 0, from), length = strlen(from);
+    if (hit > t->n || t->failed) return;
+    str out = {0};
+    for (; hit <= t->n; hit = str_find(t, at, from)) {
+        str_add(&out, t->s + at, hit - at);
+        str_add(&out, to, strlen(to));
+        at = hit + length;
+    }
+    str_add(&out, t->s + at, t->n - at);
+    str_free(t);
+    *t = out;
+}
+
+void str_strip(str *t)
+{
+    utf8_text s = text_strip(str_text(t));
+    if (s.n < t->n) {
+        memmove(t->s, s.s, s.n);
+        t->n = s.n;
+        t->s[s.n] = 0;
+    }
+}
+
+status text_contains_cased(bool *out, utf8_text s, utf8_text part, void (*add)(str *, utf8_text), err *e)
+{
+    str a = {0}, b = {0};
+    add(&a, s);
+    add(&b, part);
+    status st = str_check(&a, e);
+    if (st == ST_OK) st = str_check(&b, e);
+    *out = text_contains(str_text(&a), str_text(&b));
+    str_free(&a);
+    str_free(&b);
+    return st;
 }

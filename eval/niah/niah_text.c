@@ -86,55 +86,42 @@ status niah_text(prompt_text *out, size_t *question, const niah_texts *t, size_t
 
 /* ---- scores ---- */
 
-/* Lower-cased words without punctuation; store holds them. */
-static status words_of(span_list *words, text *low, const text *t, err *e)
+/* Finds lower-cased words without punctuation, which `low` holds. */
+static status words_of(text_list *words, str *low, utf8_text t, err *e)
 {
-    size_t kept = 0;
-    TRY(text_lower(low, text_span(t), e));
-    for (size_t i = 0; i < low->n; i++)
-        if (!char_is_punct(low->c[i])) low->c[kept++] = low->c[i];
-    low->n = kept;
-    return span_split(words, text_span(low), e);
-}
-
-static bool is_listed(const span_list *l, size_t n, span s)
-{
-    for (size_t i = 0; i < n; i++)
-        if (span_equal(l->s[i], s)) return true;
-    return false;
-}
-
-static status holds(bool *out, const text *answer, const text *key, err *e)
-{
-    text a = {0}, k = {0};
-    status st = text_lower(&a, text_span(answer), e);
-    if (st == ST_OK) st = text_lower(&k, text_span(key), e);
-    if (st == ST_OK) *out = span_find(text_span(&a), 0, text_span(&k)) <= a.n;
-    text_free(&a);
-    text_free(&k);
-    return st;
+    str all = {0};
+    str_add_lower(&all, t);
+    for (size_t i = 0; i < all.n; i++)
+        if (!char_is_punct(all.s[i])) str_add(low, all.s + i, 1);
+    status st = str_check(&all, e);
+    str_free(&all);
+    if (st == ST_OK) st = str_check(low, e);
+    return st == ST_OK ? text_split(words, str_text(low), e) : st;
 }
 
 status niah_score(double *share, bool *found, utf8_text answer, utf8_text key, err *e)
 {
-    text t[2] = {{0}}, low[2] = {{0}};
-    span_list words[2] = {{0}};
-    size_t n = 0, hits = 0;
-    status st = text_decode(&t[0], answer.s, answer.n, e);
-    *found = false;
-    if (st == ST_OK) st = text_decode(&t[1], key.s, key.n, e);
-    for (int i = 0; i < 2 && st == ST_OK; i++) st = words_of(&words[i], &low[i], &t[i], e);
-    for (size_t i = 0; i < words[1].n && st == ST_OK; i++) {
-        if (is_listed(&words[1], i, words[1].s[i])) continue;
-        n++;
-        hits += is_listed(&words[0], words[0].n, words[1].s[i]);
+    str low[2] = {{0}};
+    text_list words[2] = {{0}}, distinct = {0};
+    size_t hits = 0;
+    status st;
+    *share = *found = false;
+    TRY(text_check(answer, e));
+    TRY(text_check(key, e));
+    TRY_GOTO(words_of(&words[0], &low[0], answer, e));
+    TRY_GOTO(words_of(&words[1], &low[1], key, e));
+    for (size_t i = 0; i < words[1].n; i++) {
+        if (text_is_listed(&distinct, words[1].s[i])) continue;
+        TRY_GOTO(text_push(&distinct, words[1].s[i], e));
+        hits += text_is_listed(&words[0], words[1].s[i]);
     }
-    if (st == ST_OK) st = holds(found, &t[0], &t[1], e);
-    *share = n ? (double)hits / (double)n : *found;
+    st = text_contains_cased(found, answer, key, str_add_lower, e);
+    *share = distinct.n ? (double)hits / (double)distinct.n : *found;
+done:
     for (int i = 0; i < 2; i++) {
-        text_free(&t[i]);
-        text_free(&low[i]);
-        span_list_free(&words[i]);
+        str_free(&low[i]);
+        text_list_free(&words[i]);
     }
+    text_list_free(&distinct);
     return st;
 }

@@ -18,11 +18,6 @@
 #include "eval/samples.h"
 #include "kernels/base/sha256.h"
 
-static inline utf8_text utf8_of(const char *s)
-{
-    return (utf8_text){s, strlen(s)};
-}
-
 static inline utf8_text text_of(const json_t *s)
 {
     return (utf8_text){json_string_value(s), json_string_length(s)};

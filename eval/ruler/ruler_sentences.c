@@ -185,20 +185,17 @@ static bool is_number(const char *s, size_t n)
 
 static status set_type(token *t, err *e)
 {
-    text in, low = {0};
-    size_t n = 0;
+    str low = {0};
     t->type[0] = 0;
     if (is_number(t->s, t->n)) {
         memcpy(t->type, NUMBER, sizeof NUMBER);
         return ST_OK;
     }
     if (t->n > MAX_TYPE / 4) return ST_OK;
-    TRY(text_decode(&in, t->s, t->n, e));
-    status st = text_lower(&low, text_span(&in), e);
-    for (size_t i = 0; st == ST_OK && i < low.n && n + 5 < MAX_TYPE; i++) n += (size_t)char_put(t->type + n, low.c[i]);
-    t->type[n] = 0;
-    text_free(&in);
-    text_free(&low);
+    str_add_lower(&low, (utf8_text){t->s, t->n});
+    status st = str_check(&low, e);
+    snprintf(t->type, sizeof t->type, "%s", low.s ? low.s : "");
+    str_free(&low);
     return st;
 }
 

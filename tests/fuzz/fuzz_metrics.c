@@ -31,16 +31,14 @@ static void score_all(const metric_case *c)
 static void cut(utf8_text s)
 {
     const segmenter *g;
-    text t;
-    span_list words = {0};
+    text_list words = {0};
     size_t at = 0;
-    if (text_decode(&t, s.s, s.n, NULL) != ST_OK) return;
-    if (metrics_segmenter(m, &g, NULL) != ST_OK || segmenter_cut(g, text_span(&t), &words, NULL) != ST_OK) abort();
+    if (text_check(s, NULL) != ST_OK) return;
+    if (metrics_segmenter(m, &g, NULL) != ST_OK || segmenter_cut(g, s, &words, NULL) != ST_OK) abort();
     for (size_t i = 0; i < words.n; at += words.s[i++].n)
-        if (words.s[i].c != t.c + at || words.s[i].n == 0) abort();
-    if (at != t.n) abort();
-    span_list_free(&words);
-    text_free(&t);
+        if (words.s[i].s != s.s + at || words.s[i].n == 0) abort();
+    if (at != s.n) abort();
+    text_list_free(&words);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -9,25 +9,13 @@
 #include "kernels/base/clock.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/metric_rows.h"
-#include "tokenizer/chars.h"
 
 static segmenter *g;
 
-static text decoded(utf8_text s)
-{
-    text t;
-    if (text_decode(&t, s.s, s.n, NULL) != ST_OK) abort();
-    return t;
-}
-
-static bool same_words(const span_list *got, const json_t *want)
+static bool same_words(const text_list *got, const json_t *want)
 {
     bool same = got->n == json_array_size(want);
-    for (size_t i = 0; same && i < got->n; i++) {
-        text t = decoded(json_text(json_array_get(want, i)));
-        same = span_equal(got->s[i], text_span(&t));
-        text_free(&t);
-    }
+    for (size_t i = 0; same && i < got->n; i++) same = text_equal(got->s[i], json_text(json_array_get(want, i)));
     return same;
 }
 
@@ -37,15 +25,14 @@ static void test_fixture(void)
     int n = 0, wrong = 0;
     if (!rows_open(&rows, "segment.jsonl")) return;
     for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
-        text t = decoded(json_text(json_object_get(j, "text")));
-        span_list words = {0};
+        utf8_text t = json_text(json_object_get(j, "text"));
+        text_list words = {0};
         err e = {0};
-        if (segmenter_cut(g, text_span(&t), &words, &e) != ST_OK || !same_words(&words, json_object_get(j, "words"))) {
+        if (segmenter_cut(g, t, &words, &e) != ST_OK || !same_words(&words, json_object_get(j, "words"))) {
             printf("# line %zu differs\n", rows.r.number);
             wrong++;
         }
-        span_list_free(&words);
-        text_free(&t);
+        text_list_free(&words);
     }
     ok(n >= 400 && wrong == 0, "%d of %d texts are cut as jieba cuts them", n - wrong, n);
     rows_close(&rows);
@@ -53,11 +40,9 @@ static void test_fixture(void)
 
 /* ---- the real data set ---- */
 
-static uint64_t fnv(uint64_t h, int32_t c)
+static uint64_t fnv(uint64_t h, utf8_text s)
 {
-    char byte[4];
-    int n = char_put(byte, c);
-    for (int i = 0; i < n; i++) h = (h ^ (unsigned char)byte[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < s.n; i++) h = (h ^ (unsigned char)s.s[i]) * 0x100000001b3u;
     return h;
 }
 
@@ -65,21 +50,20 @@ static bool real_line(const char *line, size_t n, const json_t *want, size_t *n_
 {
     json_t *j;
     char hash[20];
-    span_list words = {0};
+    text_list words = {0};
     uint64_t h = 0xcbf29ce484222325u;
     if (json_parse_data(&j, line, n, "real", 16, NULL) != ST_OK) return false;
-    text t = decoded(json_text(json_object_get(j, "context")));
-    if (segmenter_cut(g, text_span(&t), &words, NULL) != ST_OK) abort();
+    utf8_text t = json_text(json_object_get(j, "context"));
+    if (segmenter_cut(g, t, &words, NULL) != ST_OK) abort();
     for (size_t i = 0; i < words.n; i++) {
-        for (size_t k = 0; k < words.s[i].n; k++) h = fnv(h, words.s[i].c[k]);
-        h = fnv(h, 0x1d);
+        h = fnv(h, words.s[i]);
+        h = fnv(h, utf8_of("\x1d"));
     }
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)h);
     *n_words += words.n;
     bool same = (json_int_t)words.n == json_integer_value(json_object_get(want, "n_words")) &&
                 strcmp(hash, json_string_value(json_object_get(want, "fnv1a"))) == 0;
-    span_list_free(&words);
-    text_free(&t);
+    text_list_free(&words);
     json_decref(j);
     return same;
 }
@@ -126,16 +110,14 @@ static struct {
 static size_t count_words(const char *dictionary, const char *model, const char *from)
 {
     segmenter *small;
-    span_list words = {0};
+    text_list words = {0};
     err e = {0};
     write_file(work.dictionary, dictionary);
     write_file(work.model, model);
     if (!is_ok(segmenter_create(&small, work.dir, &e), &e, "small tables")) return 0;
-    text t = decoded((utf8_text){from, strlen(from)});
-    if (segmenter_cut(small, text_span(&t), &words, NULL) != ST_OK) abort();
+    if (segmenter_cut(small, utf8_of(from), &words, NULL) != ST_OK) abort();
     size_t n = words.n;
-    span_list_free(&words);
-    text_free(&t);
+    text_list_free(&words);
     segmenter_destroy(small);
     return n;
 }
