@@ -88,7 +88,7 @@ static status open_store(prefix_cache *u, const prefix_cache_options *o, err *e)
     const model *m = decoder_model(u->d);
     const prefix_options p = {
         .memory = o->memory, .chunk = (size_t)decoder_chunk(u->d), .dir = o->dir, .disk = o->disk, .log = o->log};
-    TRY(model_fingerprint(u->weights, m, e));
+    model_fingerprint(u->weights, m);
     prefix_cache_build(u->build, u->d, o->exact);
     return prefix_open(&u->store, &p, e);
 }

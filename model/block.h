@@ -15,8 +15,8 @@ struct block_kind {
     const char *name;
     bool keeps_kv; /* has keys and values in every sequence: it calls attn_layer with block.kv */
     size_t size;   /* of its weights, a struct of `weight` */
-    /* Visits the weights: names, shapes, and this rank's part. */
-    status (*weights)(const walk *k, const model_config *c, void *w);
+    /* Lists the weights: names, shapes, and this rank's part. */
+    status (*weights)(walk *k, const model_config *c, void *w);
     /* Returns the bytes of decoder scratch for so many rows. */
     size_t (*scratch)(const model_config *c, size_t rows);
     /* Declares recurrent state of a sequence (recurrent.h); NULL: none. */
@@ -50,24 +50,24 @@ status blocks_copy(block **out, const block *from, size_t n, const model_config 
 /* Gives the keys' and values' rows [rows, kv heads, head_dim] f32 of an attention block's scratch. */
 void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *v);
 
-/* ---- visiting weights, for block_kind.weights ---- */
+/* ---- listing weights, for block_kind.weights ---- */
 
 struct walk {
-    weight_visitor visit;
-    void *ctx;
+    weight_spec *list;
+    size_t n, room;
     int layer; /* -1: not in a layer */
     size_t rank, ranks;
     err *e;
 };
 
-status walk_weight(const walk *k, weight_spec w, const char *name);
+status walk_weight(walk *k, weight_spec w, const char *name);
 /* A matrix of which each rank has as many rows, or columns. */
-status walk_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols);
-status walk_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols);
-status walk_norm(const walk *k, weight *slot, const char *name, size_t n);
+status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
+status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
+status walk_norm(walk *k, weight *slot, const char *name, size_t n);
 /* The bias of a rank's rows, if it is wanted. */
-status walk_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n);
+status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n);
 /* The bias of a sum over the ranks: the first rank adds it. */
-status walk_sum_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n);
+status walk_sum_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n);
 
 #endif

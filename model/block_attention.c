@@ -33,7 +33,7 @@ void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *
     *v = r.v;
 }
 
-static status weights(const walk *k, const model_config *c, void *w)
+static status weights(walk *k, const model_config *c, void *w)
 {
     attention_weights *a = w;
     size_t h = c->hidden, d = c->head_dim, q = c->n_heads * d, kv = c->n_kv_heads * d;

@@ -10,7 +10,7 @@ static size_t scratch(const model_config *c, size_t rows)
     return 2 * rows * (size_t)c->ffn * sizeof(float);
 }
 
-static status weights(const walk *k, const model_config *c, void *w)
+static status weights(walk *k, const model_config *c, void *w)
 {
     swiglu_weights *s = w;
     size_t h = c->hidden, f = c->ffn;

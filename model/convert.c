@@ -17,12 +17,10 @@ typedef struct {
     model *m;
     const model *of; /* whose files and matrices they are made of: m, or the one beside which m is */
     const weights_options *o;
-    weight_visitor visit;  /* of each_matrix */
+    const weight_spec **matrix; /* [n]: those to convert; a tied output matrix, which becomes one of its own, is last */
+    size_t n;
     size_t bytes, largest; /* of the converted matrices, together and of one */
-    unsigned char *at;     /* offset of the next matrix */
     buf work;              /* room for the largest in ops memory */
-    bool convert;          /* false: the matrix at `at` is converted already */
-    sha256 hash;
 } converter;
 
 static const char *option_of(const converter *h)
@@ -30,33 +28,8 @@ static const char *option_of(const converter *h)
     return h->o->option ? h->o->option : "--weights";
 }
 
-/* Visits a matrix to convert. The embedding is not held in blocks. */
-static status visit_matrix(void *ctx, const weight_spec *w, err *e)
+static status add_size(converter *h, const weight_spec *w, err *e)
 {
-    converter *h = ctx;
-    bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
-    return w->vector || looked_up || w->slot->type == h->o->type ? ST_OK : h->visit(h, w, e);
-}
-
-/* Calls visit for each matrix to convert; a tied output matrix, which becomes one of its own, is the last. */
-static status each_matrix(converter *h, weight_visitor visit, err *e)
-{
-    model *m = h->m;
-    h->visit = visit;
-    TRY(model_each_weight(m, visit_matrix, h, e));
-    if (!m->config.tied || !dtype_in_qblocks(h->o->type)) return ST_OK;
-    const weight_spec head = {.name = "lm_head.weight",
-                              .rows = m->lm_head.rows,
-                              .cols = m->embed.cols,
-                              .all_rows = m->embed.rows,
-                              .all_cols = m->embed.cols,
-                              .slot = &m->lm_head};
-    return visit(h, &head, e);
-}
-
-static status add_size(void *ctx, const weight_spec *w, err *e)
-{
-    converter *h = ctx;
     size_t size = weight_size(w, h->o->type);
     if (weight_in_columns(w) && dtype_in_qblocks(h->o->type) && w->cols % QBLOCK_COLS)
         return err_set(e, ST_USAGE, "%s %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
@@ -66,15 +39,30 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
     return size_add(&h->bytes, h->bytes, weight_room(w, h->o->type), "weights", e);
 }
 
+/* Lists the matrices to convert and adds up their sizes. The embedding is not held in blocks. */
+static status list_matrices(converter *h, err *e)
+{
+    const model *m = h->m;
+    bool blocks = dtype_in_qblocks(h->o->type);
+    TRY(MEM_NEW(&h->matrix, m->n_weights, e));
+    for (const weight_spec *w = m->weights; w < m->weights + m->n_weights; w++) {
+        bool own = w < weights_end(m) || blocks, looked_up = w->slot == &m->embed && blocks;
+        if (!own || w->vector || looked_up || w->slot->type == h->o->type) continue;
+        h->matrix[h->n++] = w;
+        TRY(add_size(h, w, e));
+    }
+    return ST_OK;
+}
+
 /* ---- converting ---- */
 
-static void convert(converter *h, const weight_spec *w)
+static void convert(converter *h, const weight_spec *w, unsigned char *to)
 {
     const backend_ops *o = h->m->be->ops;
     dtype t = h->o->type;
     if (dtype_in_qblocks(t)) o->quantize(h->m->be, h->work, t, *w->slot);
     else o->convert(h->m->be, h->work, t, w->slot->p, w->slot->type, w->rows * w->cols);
-    o->download(h->m->be, h->at, h->work, weight_size(w, t));
+    o->download(h->m->be, to, h->work, weight_size(w, t));
 }
 
 /* Releases what the slot held, unless it is another model's or what a tied output matrix was made of. */
@@ -90,28 +78,29 @@ static void give_up(converter *h, const weight_spec *w)
     if (w->slot != &h->m->lm_head || !h->m->config.tied) h->m->be->ops->release(h->m->be, w->slot->p, bytes);
 }
 
-/* The slot's matrix from h->at on; a tied output matrix leaves the embedding as it is. */
-static status take(void *ctx, const weight_spec *w, err *e)
+/* Gives the slots their matrices, which lie one after the other at `at`, once they are converted to there if there is
+ * room for work; NULL: without numbers. A tied output matrix leaves the embedding as it is. */
+static status take(converter *h, unsigned char *at, err *e)
 {
-    converter *h = ctx;
     backend *be = h->m->be;
     dtype t = h->o->type;
-    buf p = {NULL};
-    if (h->convert) convert(h, w);
-    if (!h->o->plan) TRY(be->ops->import(be, &p, h->at, weight_size(w, t), e));
-    give_up(h, w);
-    *w->slot = (weight){p, t, w->rows, w->cols};
-    if (h->at) h->at += weight_room(w, t);
+    for (size_t i = 0; i < h->n; i++) {
+        const weight_spec *w = h->matrix[i];
+        buf p = {NULL};
+        if (h->work.p) convert(h, w, at);
+        if (at) TRY(be->ops->import(be, &p, at, weight_size(w, t), e));
+        give_up(h, w);
+        *w->slot = (weight){p, t, w->rows, w->cols};
+        if (at) at += weight_room(w, t);
+    }
     return ST_OK;
 }
 
 static status convert_all(converter *h, unsigned char *to, err *e)
 {
     backend *be = h->m->be;
-    h->at = to;
-    h->convert = true;
     TRY(be->ops->alloc(be, &h->work, h->largest, "a converted matrix", e));
-    status st = each_matrix(h, take, e);
+    status st = take(h, to, e);
     be->ops->free(be, h->work, h->largest);
     return st == ST_OK ? backend_fault(be, e) : st;
 }
@@ -131,39 +120,31 @@ static __attribute__((format(printf, 2, 3))) void say(const converter *h, const 
     h->o->say(h->o->ctx, line.msg);
 }
 
-static status hash_matrix(void *ctx, const weight_spec *w, err *e)
-{
-    converter *h = ctx;
-    (void)e;
-    weight_hash(&h->hash, h->m->be, w);
-    return ST_OK;
-}
-
 /* What decides the content: format, names, sizes and times of the files, the matrices and parts of them. */
-static status make_key(converter *h, weights_key *key, err *e)
+static weights_key make_key(const converter *h)
 {
     const model_files *f = h->of->files;
+    weights_key key = {.type = h->o->type, .bytes = h->bytes};
     char line[128];
-    sha256_init(&h->hash);
+    sha256 hash;
+    sha256_init(&hash);
     snprintf(line, sizeof line, "kvasir %d %s\n", WEIGHTS_CACHE_VERSION, dtype_name(h->o->type));
-    sha256_add(&h->hash, line, strlen(line));
+    sha256_add(&hash, line, strlen(line));
     int ranks = backend_ranks(h->m->be);
     snprintf(line, sizeof line, "rank %d of %d\n", backend_rank(h->m->be), ranks);
-    if (ranks > 1) sha256_add(&h->hash, line, strlen(line));
+    if (ranks > 1) sha256_add(&hash, line, strlen(line));
     for (size_t i = 0; i < f->n_shards; i++) {
         const char *path = st_path(f->shards[i]), *name = strrchr(path, '/');
         struct stat s = {0};
         stat(path, &s); /* what it gives is compared with itself alone */
-        sha256_add(&h->hash, name ? name : path, strlen(name ? name : path));
+        sha256_add(&hash, name ? name : path, strlen(name ? name : path));
         snprintf(line, sizeof line, " %zu %lld.%09ld\n", st_size(f->shards[i]), (long long)s.st_mtim.tv_sec,
                  s.st_mtim.tv_nsec);
-        sha256_add(&h->hash, line, strlen(line));
+        sha256_add(&hash, line, strlen(line));
     }
-    TRY(each_matrix(h, hash_matrix, e));
-    key->type = h->o->type;
-    key->bytes = h->bytes;
-    sha256_hex(&h->hash, key->model);
-    return ST_OK;
+    for (size_t i = 0; i < h->n; i++) weight_hash(&hash, h->m->be, h->matrix[i]);
+    sha256_hex(&hash, key.model);
+    return key;
 }
 
 /* Gives the mapping to the model. */
@@ -186,9 +167,9 @@ static status take_cached(converter *h, const weights_key *key, bool *used, err 
     *used = st == ST_OK && c.map;
     if (*used) {
         say(h, "weights: %s, mapped from %s", dtype_name(key->type), c.path);
-        h->at = c.map + WEIGHTS_CACHE_HEADER;
+        unsigned char *weights = c.map + WEIGHTS_CACHE_HEADER;
         keep(h, &c);
-        st = each_matrix(h, take, &why);
+        st = take(h, weights, &why);
     } else if (st == ST_OK && why.msg[0]) {
         say(h, "warning: weights cache %s: made anew", why.msg);
     }
@@ -221,6 +202,13 @@ static status make_cached(converter *h, const weights_key *key, bool *used, err 
     return st;
 }
 
+static status convert_with_file(converter *h, bool *used, err *e)
+{
+    const weights_key key = make_key(h);
+    TRY(take_cached(h, &key, used, e));
+    return *used ? ST_OK : make_cached(h, &key, used, e);
+}
+
 /* ---- either way ---- */
 
 static status convert_in_memory(converter *h, err *e)
@@ -240,21 +228,17 @@ static status convert_in_memory(converter *h, err *e)
 /* Converts what the sum of the sizes is of; *mapped: there is to be a file. */
 static status convert_model(converter *h, bool *mapped, err *e)
 {
-    weights_key key;
-    bool used = false;
+    bool used = h->o->plan;
     *mapped = h->o->cache_dir && dtype_in_qblocks(h->o->type);
-    TRY(each_matrix(h, add_size, e));
-    if (h->bytes == 0) return ST_OK;
-    if (h->o->plan) {
-        TRY(each_matrix(h, take, e));
-    } else {
-        if (*mapped) TRY(make_key(h, &key, e));
-        if (*mapped) TRY(take_cached(h, &key, &used, e));
-        if (*mapped && !used) TRY(make_cached(h, &key, &used, e));
-        if (!used) TRY(convert_in_memory(h, e));
+    status st = list_matrices(h, e);
+    if (st == ST_OK && h->n > 0) {
+        if (used) st = take(h, NULL, e);
+        else if (*mapped) st = convert_with_file(h, &used, e);
+        if (st == ST_OK && !used) st = convert_in_memory(h, e);
+        if (st == ST_OK) model_finish(h->m);
     }
-    model_finish(h->m);
-    return ST_OK;
+    mem_free(h->matrix);
+    return st;
 }
 
 status model_convert(model *m, const weights_options *o, err *e)

@@ -16,13 +16,6 @@
 
 enum { CHUNK_BYTES = 1 << 20 };
 
-typedef struct {
-    backend *be;
-    void *chunk;
-    char *name;
-    size_t size;
-} scan;
-
 /* True if a number of p is infinite or, unless only_infinite, NaN. */
 static bool holds(const void *p, dtype t, size_t bytes, bool only_infinite)
 {
@@ -47,31 +40,32 @@ static bool all_scales_finite(const unsigned char *p, dtype t, size_t bytes)
     return good;
 }
 
-static status scan_weight(void *ctx, const weight_spec *w, err *e)
+/* True if a weight is finite. chunk: room for CHUNK_BYTES. */
+static bool weight_is_finite(backend *be, const weight_spec *w, void *chunk)
 {
-    const scan *s = ctx;
     dtype t = w->slot->type;
     bool blocks = dtype_in_qblocks(t);
     size_t bytes = weight_size(w, t), step = CHUNK_BYTES;
     if (blocks) step -= step % qblock_bytes(t);
     for (size_t at = 0; at < bytes; at += step) {
         size_t n = bytes - at < step ? bytes - at : step;
-        s->be->ops->download(s->be, s->chunk, buf_at(w->slot->p, at), n);
-        if (blocks ? all_scales_finite(s->chunk, t, n) : all_finite(s->chunk, t, n)) continue;
-        snprintf(s->name, s->size, "%s", w->name);
-        return err_set(e, ST_FORMAT, "tensor %s holds a value that is not finite", w->name);
+        be->ops->download(be, chunk, buf_at(w->slot->p, at), n);
+        if (!(blocks ? all_scales_finite(chunk, t, n) : all_finite(chunk, t, n))) return false;
     }
-    return ST_OK;
+    return true;
 }
 
 status model_find_nonfinite(const model *m, char *name, size_t size)
 {
-    scan s = {m->be, NULL, name, size};
+    void *chunk;
+    const weight_spec *w = m->weights;
     if (size) name[0] = 0;
-    TRY(mem_alloc(&s.chunk, CHUNK_BYTES, 1, "scan", NULL));
-    status st = model_each_weight(m, scan_weight, &s, NULL);
-    mem_free(s.chunk);
-    return st;
+    TRY(mem_alloc(&chunk, CHUNK_BYTES, 1, "scan", NULL));
+    while (w < weights_end(m) && weight_is_finite(m->be, w, chunk)) w++;
+    mem_free(chunk);
+    if (w == weights_end(m)) return ST_OK;
+    snprintf(name, size, "%s", w->name);
+    return ST_FORMAT;
 }
 
 /* ---- rows ---- */

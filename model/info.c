@@ -7,19 +7,6 @@
 #include "kernels/base/mem.h"
 #include "model/weights.h"
 
-typedef struct {
-    size_t n[DT_COUNT], bytes[DT_COUNT];
-} type_counts;
-
-static status count_type(void *ctx, const weight_spec *w, err *e)
-{
-    type_counts *t = ctx;
-    (void)e;
-    t->n[w->slot->type]++;
-    t->bytes[w->slot->type] += weight_size(w, w->slot->type);
-    return ST_OK;
-}
-
 static void print_bytes(FILE *f, const char *label, size_t bytes)
 {
     fprintf(f, "%-14s %.2f MB (%zu bytes)\n", label, (double)bytes * 1e-6, bytes);
@@ -93,15 +80,18 @@ static void print_files(const model_files *files, FILE *f)
 
 void model_print_info(const model *m, FILE *f)
 {
-    type_counts t = {{0}, {0}};
+    size_t tensors[DT_COUNT] = {0}, bytes[DT_COUNT] = {0};
     bool any = false;
-    model_each_weight(m, count_type, &t, NULL);
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
+        tensors[w->slot->type]++;
+        bytes[w->slot->type] += weight_size(w, w->slot->type);
+    }
     fprintf(f, "%-14s %s\n", "model", m->name);
     print_config(&m->config, f);
     fprintf(f, "%-14s ", "dtype");
     for (dtype d = DT_F32; d < DT_COUNT; d++) {
-        if (!t.n[d]) continue;
-        fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), t.n[d], (double)t.bytes[d] * 1e-6);
+        if (!tensors[d]) continue;
+        fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), tensors[d], (double)bytes[d] * 1e-6);
         any = true;
     }
     fputc('\n', f);

@@ -31,6 +31,7 @@ void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float 
 typedef struct model_family model_family;
 typedef struct block_kind block_kind;
 typedef struct block block;
+typedef struct weight_spec weight_spec;
 
 /* In a model of several ranks (comm.h) heads and feed-forward are those of this rank. */
 typedef struct {
@@ -87,6 +88,8 @@ struct model {
     weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks; a rank has some rows of it */
     block *blocks;               /* [n_blocks] in the order of the computation, with their weights (block.h) */
     size_t n_blocks;
+    weight_spec *weights; /* [n_weights] in the order of the computation, the output matrix last (weights.h) */
+    size_t n_weights;
     dtype type;          /* of the large matrices */
     size_t weight_bytes; /* all weights, counted once; of model_convert_beside: its own */
     size_t memory_bytes; /* of these, in memory that no file backs */

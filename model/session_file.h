@@ -56,6 +56,6 @@ const int32_t *session_file_ids(const session_file *f, size_t *n);
 status session_load(session *s, session_file *f, session_notes *notes, err *e);
 
 /* 64 hexadecimal digits that tell a model with its weights from others. */
-status model_fingerprint(char out[SHA256_HEX], const model *m, err *e);
+void model_fingerprint(char out[SHA256_HEX], const model *m);
 
 #endif

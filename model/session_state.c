@@ -227,7 +227,7 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
     session_header h;
     unsigned char *head;
     state_walk v = walk_of(s, false);
-    TRY(session_header_of(&h, s, e));
+    session_header_of(&h, s);
     h.n_ids = notes->n_ids;
     h.random = notes->random;
     h.bound = s->bound;

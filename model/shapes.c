@@ -67,9 +67,7 @@ enum { BLOCK = 1 << 20 };
 typedef struct {
     model *m;
     dtype type;
-    unsigned char *at;     /* where the next weight goes; NULL: the backend has memory of its own */
-    void *block[DT_COUNT]; /* BLOCK random values of a type, copied from varying offsets */
-    buf there[DT_COUNT];   /* the same in the backend's memory, where that is another one */
+    buf block[DT_COUNT]; /* BLOCK random values of a type, copied from varying offsets */
     rng r;
 } filler;
 
@@ -97,55 +95,40 @@ static void put(void *p, dtype t, size_t i, float x)
     else ((uint16_t *)p)[i] = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
 }
 
+static status alloc_block(filler *f, dtype t, err *e)
+{
+    return f->m->be->ops->alloc(f->m->be, &f->block[t], units_in(t) * unit_of(t), "random block", e);
+}
+
 /* Uniform with standard deviation 0.02, the initializer_range of these families. */
 static status make_values(filler *f, dtype t, err *e)
 {
     const float width = 0.02f * 3.46410162f;
-    TRY(mem_alloc(&f->block[t], BLOCK, dtype_size(t), "random block", e));
-    for (size_t i = 0; i < BLOCK; i++) put(f->block[t], t, i, (rng_float(&f->r) - 0.5f) * width);
+    void *p;
+    TRY(alloc_block(f, t, e));
+    TRY(mem_alloc(&p, BLOCK, dtype_size(t), "random block", e));
+    for (size_t i = 0; i < BLOCK; i++) put(p, t, i, (rng_float(&f->r) - 0.5f) * width);
+    f->m->be->ops->upload(f->m->be, f->block[t], p, BLOCK * dtype_size(t));
+    mem_free(p);
     return ST_OK;
-}
-
-static status quantize_values(filler *f, err *e)
-{
-    backend *be = f->m->be;
-    size_t in_bytes = BLOCK * dtype_size(DT_BF16), bytes = weight_bytes(f->type, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS);
-    buf in, out = {NULL};
-    TRY(be->ops->alloc(be, &in, in_bytes, "random block", e));
-    status st = be->ops->alloc(be, &out, bytes, "random block", e);
-    if (st == ST_OK) st = mem_alloc(&f->block[f->type], bytes, 1, "random block", e);
-    if (st == ST_OK) {
-        be->ops->upload(be, in, f->block[DT_BF16], in_bytes);
-        be->ops->quantize(be, out, f->type, (weight){in, DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS});
-        be->ops->download(be, f->block[f->type], out, bytes);
-    }
-    be->ops->free(be, in, in_bytes);
-    if (out.p) be->ops->free(be, out, bytes);
-    return st;
 }
 
 static status make_blocks(filler *f, err *e)
 {
     if (!dtype_in_qblocks(f->type)) return make_values(f, f->type, e);
     TRY(make_values(f, DT_BF16, e));
-    return quantize_values(f, e);
-}
-
-static status add_size(void *ctx, const weight_spec *w, err *e)
-{
-    const filler *f = ctx;
-    model_files *files = f->m->files;
-    return size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(f, w)), "random weights", e);
+    TRY(alloc_block(f, f->type, e));
+    const weight in = {f->block[DT_BF16], DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS};
+    f->m->be->ops->quantize(f->m->be, f->block[f->type], f->type, in);
+    return ST_OK;
 }
 
 static status fill_ones(filler *f, dtype t, buf to, size_t n, err *e)
 {
-    backend *be = f->m->be;
-    void *ones = to.p;
-    if (!f->at) TRY(mem_alloc(&ones, n, dtype_size(t), "norms", e));
+    void *ones;
+    TRY(mem_alloc(&ones, n, dtype_size(t), "norms", e));
     for (size_t i = 0; i < n; i++) put(ones, t, i, 1);
-    if (f->at) return ST_OK;
-    be->ops->upload(be, to, ones, n * dtype_size(t));
+    f->m->be->ops->upload(f->m->be, to, ones, n * dtype_size(t));
     mem_free(ones);
     return ST_OK;
 }
@@ -155,56 +138,22 @@ static void fill_values(filler *f, dtype t, buf to, size_t n)
     size_t unit = unit_of(t), pool = units_in(t);
     for (size_t i = 0; i < n;) {
         size_t from = rng_below(&f->r, pool / 2), len = pool - from < n - i ? pool - from : n - i;
-        if (f->at) memcpy(to.p + i * unit, (const unsigned char *)f->block[t] + from * unit, len * unit);
-        else f->m->be->ops->copy(f->m->be, buf_at(to, i * unit), buf_at(f->there[t], from * unit), len * unit);
+        f->m->be->ops->copy(f->m->be, buf_at(to, i * unit), buf_at(f->block[t], from * unit), len * unit);
         i += len;
     }
 }
 
-static status fill(void *ctx, const weight_spec *w, err *e)
+static status fill(filler *f, const weight_spec *w, err *e)
 {
-    filler *f = ctx;
     backend *be = f->m->be;
     dtype t = type_of(f, w);
     size_t bytes = weight_size(w, t), n = bytes / unit_of(t);
-    buf p = {f->at};
-    if (!f->at) TRY(be->ops->alloc(be, &p, bytes, "weights", e));
-    if (!f->at) *w->slot = (weight){p, t, w->rows, w->cols}; /* whatever comes: it is given back with the model */
+    buf p;
+    TRY(be->ops->alloc(be, &p, bytes, "weights", e));
+    *w->slot = (weight){p, t, w->rows, w->cols};
     if (w->norm) TRY(fill_ones(f, t, p, n, e));
     else fill_values(f, t, p, n);
-    if (!f->at) return backend_fault(be, e);
-    TRY(be->ops->import(be, &p, f->at, bytes, e));
-    *w->slot = (weight){p, t, w->rows, w->cols};
-    f->at += weight_room(w, t);
-    return ST_OK;
-}
-
-/* Memory for all weights in the host's memory; for a backend that has its own, the random values there. */
-static status make_room(filler *f, err *e)
-{
-    backend *be = f->m->be;
-    model_files *files = f->m->files;
-    if (!be->ops->imports_copy) {
-        TRY(mem_map_anon(&files->random, files->random_bytes, "random weights", e));
-        f->at = files->random;
-        return ST_OK;
-    }
-    for (dtype t = DT_F32; t < DT_COUNT; t++) {
-        size_t bytes = units_in(t) * unit_of(t);
-        if (!f->block[t]) continue;
-        TRY(be->ops->alloc(be, &f->there[t], bytes, "random block", e));
-        be->ops->upload(be, f->there[t], f->block[t], bytes);
-    }
     return backend_fault(be, e);
-}
-
-static void drop_blocks(filler *f)
-{
-    backend *be = f->m->be;
-    for (dtype t = DT_F32; t < DT_COUNT; t++) {
-        mem_free(f->block[t]);
-        if (f->there[t].p) be->ops->free(be, f->there[t], units_in(t) * unit_of(t));
-    }
 }
 
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e)
@@ -218,20 +167,20 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     model_files *files = m->files;
     status st;
     if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* then it is one of the weights */
-    TRY_GOTO(model_each_weight(m, add_size, &f, e));
-    size_t room = be->ops->imports_copy ? be->ops->available(be) : mem_available(), bytes = files->random_bytes;
-    if (room && bytes > room) {
-        files->random_bytes = 0;
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++)
+        TRY_GOTO(size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(&f, w)), shape, e));
+    size_t room = be->ops->available(be);
+    if (room && files->random_bytes > room) {
         st = err_set(e, ST_NOMEM, "%s in %s needs %.2f GB for its weights, %.2f GB are available", shape,
-                     dtype_name(type), (double)bytes * 1e-9, (double)room * 1e-9);
+                     dtype_name(type), (double)files->random_bytes * 1e-9, (double)room * 1e-9);
         goto done;
     }
     TRY_GOTO(make_blocks(&f, e));
-    TRY_GOTO(make_room(&f, e));
-    TRY_GOTO(model_each_weight(m, fill, &f, e));
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY_GOTO(fill(&f, w, e));
     model_finish(m);
 done:
-    drop_blocks(&f);
+    for (dtype t = DT_F32; t < DT_COUNT; t++)
+        if (f.block[t].p) be->ops->free(be, f.block[t], units_in(t) * unit_of(t));
     if (st == ST_OK) *out = m;
     else model_close(m);
     return st;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The blocks of a model and a walk over its weights. */
+/* The blocks of a model and the list of its weights. */
 #include "config.h"
 
 #include <stdio.h>
@@ -49,20 +49,20 @@ status blocks_copy(block **out, const block *from, size_t n, const model_config 
 
 /* ---- one weight ---- */
 
-status walk_weight(const walk *k, weight_spec w, const char *name)
+status walk_weight(walk *k, weight_spec w, const char *name)
 {
-    char full[96];
-    if (k->layer >= 0) snprintf(full, sizeof full, "model.layers.%d.%s", k->layer, name);
-    else snprintf(full, sizeof full, "%s", name);
-    w.name = full;
+    TRY(MEM_ROOM(&k->list, &k->room, k->n + 1, k->e));
+    if (k->layer >= 0) snprintf(w.name, sizeof w.name, "model.layers.%d.%s", k->layer, name);
+    else snprintf(w.name, sizeof w.name, "%s", name);
     w.layer = k->layer;
     if (!w.all_rows) w.all_rows = w.rows;
     if (!w.all_cols) w.all_cols = w.cols;
     if (!w.read_rows) w.read_rows = w.rows;
-    return k->visit(k->ctx, &w, k->e);
+    k->list[k->n++] = w;
+    return ST_OK;
 }
 
-status walk_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
+status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
     weight_spec w = {.rows = rows, .cols = cols, .slot = slot};
     w.all_rows = rows * k->ranks;
@@ -70,7 +70,7 @@ status walk_rows(const walk *k, weight *slot, const char *name, size_t rows, siz
     return walk_weight(k, w, name);
 }
 
-status walk_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
+status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
     weight_spec w = {.rows = rows, .cols = cols, .slot = slot};
     w.all_cols = cols * k->ranks;
@@ -78,12 +78,12 @@ status walk_cols(const walk *k, weight *slot, const char *name, size_t rows, siz
     return walk_weight(k, w, name);
 }
 
-status walk_norm(const walk *k, weight *slot, const char *name, size_t n)
+status walk_norm(walk *k, weight *slot, const char *name, size_t n)
 {
     return walk_weight(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .norm = true, .slot = slot}, name);
 }
 
-status walk_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
+status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
     weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
     w.all_cols = n * k->ranks;
@@ -91,7 +91,7 @@ status walk_bias(const walk *k, bool wanted, weight *slot, const char *name, siz
     return wanted ? walk_weight(k, w, name) : ST_OK;
 }
 
-status walk_sum_bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
+status walk_sum_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
     const weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
     return wanted && k->rank == 0 ? walk_weight(k, w, name) : ST_OK;
@@ -99,60 +99,43 @@ status walk_sum_bias(const walk *k, bool wanted, weight *slot, const char *name,
 
 /* ---- all weights ---- */
 
-/* Visits the weights in the order of the computation; a shared output matrix is the embedding. */
-static status each_weight(walk *k, model *m, bool shared)
+static status walk_model(walk *k, model *m)
 {
     const model_config *c = &m->config;
-    TRY(walk_weight(
-        k,
-        (weight_spec){
-            .rows = (size_t)c->vocab, .cols = (size_t)c->hidden, .slot = &m->embed, .read_rows = shared ? 0 : 1},
-        EMBED_NAME));
+    size_t h = (size_t)c->hidden, vocab = (size_t)c->vocab;
+    TRY(walk_weight(k, (weight_spec){.rows = vocab, .cols = h, .slot = &m->embed, .read_rows = 1}, EMBED_NAME));
     for (const block *b = m->blocks; b < m->blocks + m->n_blocks; b++) {
         k->layer = b->layer;
         TRY(b->kind->weights(k, c, b->w));
     }
     k->layer = -1;
-    TRY(walk_norm(k, &m->norm, "model.norm.weight", (size_t)c->hidden));
-    if (shared) return ST_OK;
-    return walk_weight(k,
-                       (weight_spec){.rows = head_rows(c, k->ranks),
-                                     .cols = (size_t)c->hidden,
-                                     .slot = &m->lm_head,
-                                     .all_rows = (size_t)c->vocab,
-                                     .first_row = head_first(c, k->rank, k->ranks)},
-                       HEAD_NAME);
+    TRY(walk_norm(k, &m->norm, "model.norm.weight", h));
+    weight_spec head = {.rows = head_rows(c, k->ranks), .cols = h, .slot = &m->lm_head, .all_rows = vocab};
+    head.first_row = head_first(c, k->rank, k->ranks);
+    return walk_weight(k, head, HEAD_NAME);
 }
 
-status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err *e)
+status model_list_weights(model *m, size_t rank, size_t ranks, err *e)
 {
-    walk k = {.visit = visitor,
-              .ctx = ctx,
-              .layer = -1,
-              .rank = (size_t)backend_rank(m->be),
-              .ranks = (size_t)backend_ranks(m->be),
-              .e = e};
-    /* The model is const for visitors that only read; the slots belong to it all the same. */
-    return each_weight(&k, (model *)(uintptr_t)m, m->config.tied && !dtype_in_qblocks(m->lm_head.type));
-}
-
-static status add_params(void *ctx, const weight_spec *w, err *e)
-{
-    (void)e;
-    *(int64_t *)ctx += (int64_t)w->rows * (int64_t)w->cols;
-    return ST_OK;
+    walk k = {.layer = -1, .rank = rank, .ranks = ranks, .e = e};
+    status st = walk_model(&k, m);
+    m->weights = k.list;
+    m->n_weights = k.n;
+    return st;
 }
 
 status config_count(model_config *c, err *e)
 {
     model m = {.config = *c};
-    walk k = {.visit = add_params, .ctx = &c->n_params, .layer = -1, .ranks = 1, .e = e};
     TRY(blocks_create(&m.blocks, &m.n_blocks, c, e));
+    status st = model_list_weights(&m, 0, 1, e);
     c->n_params = 0;
     c->n_kv = 0;
+    for (const weight_spec *w = m.weights; st == ST_OK && w < weights_end(&m); w++)
+        c->n_params += (int64_t)w->rows * (int64_t)w->cols;
     for (const block *b = m.blocks; b < m.blocks + m.n_blocks; b++)
         if (b->kv >= 0) c->kv_window[c->n_kv++] = c->window[b->layer];
-    status st = each_weight(&k, &m, c->tied);
+    mem_free(m.weights);
     mem_free(m.blocks);
     return st;
 }

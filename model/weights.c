@@ -13,7 +13,7 @@
 #include "kernels/comm.h"
 #include "model/block.h"
 
-enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8, NAME_BYTES = 96 };
+enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8 };
 
 /* ---- where they come from ---- */
 
@@ -145,11 +145,11 @@ static bool has_tensor(const source *s, const char *name)
 
 /* Writes the spelling of a weight's name that the files use, or "". The base model's prefix may be missing, or may be
  * one too many. Errors: ST_FORMAT for two spellings. Source: transformers 5, rename_source_key. */
-static status find_name(const source *s, const char *name, char found[NAME_BYTES], err *e)
+static status find_name(const source *s, const char *name, char found[WEIGHT_NAME], err *e)
 {
     static const char prefix[] = "model.";
     const size_t n = sizeof prefix - 1;
-    char more[NAME_BYTES];
+    char more[WEIGHT_NAME];
     snprintf(more, sizeof more, "%s%s", prefix, name);
     const char *const spellings[] = {name, more, strncmp(name, prefix, n) == 0 ? name + n : NULL};
     found[0] = 0;
@@ -158,7 +158,7 @@ static status find_name(const source *s, const char *name, char found[NAME_BYTES
         if (found[0])
             return err_set(e, ST_FORMAT, "%s: tensors %s and %s are the same weight; remove one of them",
                            path_tail(s->map ? s->index_path : st_path(files_of(s->m)->shards[0])), found, spellings[i]);
-        snprintf(found, NAME_BYTES, "%s", spellings[i]);
+        snprintf(found, WEIGHT_NAME, "%s", spellings[i]);
     }
     return ST_OK;
 }
@@ -174,7 +174,7 @@ static status missing(const source *s, const char *name, err *e)
  * have either. */
 static status locate(source *s, const weight_spec *w, const st_tensor **t, dtype *type, const char **file, err *e)
 {
-    char name[NAME_BYTES];
+    char name[WEIGHT_NAME];
     TRY(find_name(s, w->name, name, e));
     if (!name[0] && s->m->config.tied && strcmp(w->name, EMBED_NAME) == 0) TRY(find_name(s, HEAD_NAME, name, e));
     if (!name[0]) return missing(s, w->name, e);
@@ -190,28 +190,25 @@ static status locate(source *s, const weight_spec *w, const st_tensor **t, dtype
 /* Clears config.tied if the files hold two different matrices. Source: transformers 5, tie_weights. */
 static status untie(source *s, err *e)
 {
+    const model *m = s->m;
     model_config *c = &s->m->config;
     const st_tensor *embed = NULL, *head = NULL;
     const char *file;
-    char name[NAME_BYTES];
+    char name[WEIGHT_NAME];
     dtype type;
     if (!c->tied) return ST_OK;
     TRY(find_name(s, HEAD_NAME, name, e));
     if (!name[0]) return ST_OK;
-    weight_spec w = {.all_rows = (size_t)c->vocab, .all_cols = (size_t)c->hidden};
-    w.name = EMBED_NAME;
-    TRY(locate(s, &w, &embed, &type, &file, e));
-    w.name = HEAD_NAME;
-    TRY(locate(s, &w, &head, &type, &file, e));
+    TRY(locate(s, &m->weights[0], &embed, &type, &file, e));
+    TRY(locate(s, &m->weights[m->n_weights - 1], &head, &type, &file, e));
     if (strcmp(embed->type, head->type) == 0 && memcmp(embed->data, head->data, embed->bytes) == 0) return ST_OK;
     c->tied = false;
     c->n_params += (int64_t)c->vocab * c->hidden;
     return ST_OK;
 }
 
-static status load(void *ctx, const weight_spec *w, err *e)
+static status load(source *s, const weight_spec *w, err *e)
 {
-    source *s = ctx;
     backend *be = s->m->be;
     const st_tensor *t = NULL;
     const char *file = NULL;
@@ -230,12 +227,12 @@ static status load(void *ctx, const weight_spec *w, err *e)
 }
 
 /* The slot's type and shape, without numbers. */
-static status measure(void *ctx, const weight_spec *w, err *e)
+static status measure(source *s, const weight_spec *w, err *e)
 {
     const st_tensor *t = NULL;
     const char *file = NULL;
     dtype type = DT_F32;
-    TRY(locate(ctx, w, &t, &type, &file, e));
+    TRY(locate(s, w, &t, &type, &file, e));
     *w->slot = (weight){{NULL}, type, w->rows, w->cols};
     return ST_OK;
 }
@@ -326,6 +323,7 @@ status model_create(model **out, model_config *c, const char *name, backend *be,
     TRY_GOTO(split(&m->config, name, be, e));
     TRY_GOTO(mem_alloc(&m->files, 1, sizeof(model_files), "model files", e));
     TRY_GOTO(blocks_create(&m->blocks, &m->n_blocks, &m->config, e));
+    TRY_GOTO(model_list_weights(m, (size_t)backend_rank(be), (size_t)backend_ranks(be), e));
     m->name = mem_strdup(name);
     if (!m->name) {
         st = err_set(e, ST_NOMEM, "%s: out of memory", path_tail(name));
@@ -356,10 +354,12 @@ status model_share(model **out, const model *m, err *e)
     *s = *m;
     s->files = s->source = s->name = NULL;
     s->blocks = NULL;
+    s->weights = NULL;
     status st = config_copy(&s->config, &m->config, e);
     if (st == ST_OK) st = mem_alloc(&s->files, 1, sizeof(model_files), "model files", e);
     if (st == ST_OK) *(model_files *)s->files = (model_files){.beside = m};
     if (st == ST_OK) st = blocks_copy(&s->blocks, m->blocks, m->n_blocks, &m->config, e);
+    if (st == ST_OK) st = model_list_weights(s, (size_t)backend_rank(m->be), (size_t)backend_ranks(m->be), e);
     if (st == ST_OK && !(s->name = mem_strdup(m->name))) st = err_set(e, ST_NOMEM, "out of memory");
     if (st != ST_OK) {
         model_close(s);
@@ -370,47 +370,30 @@ status model_share(model **out, const model *m, err *e)
     return ST_OK;
 }
 
-typedef struct {
-    size_t bytes, read; /* of all weights, and of those that a decoded token reads */
-    dtype type;         /* of the first matrix of a block */
-    bool typed;
-} weight_sums;
-
-static status add_bytes(void *ctx, const weight_spec *w, err *e)
-{
-    weight_sums *s = ctx;
-    dtype t = w->slot->type;
-    (void)e;
-    s->bytes += weight_size(w, t);
-    s->read += w->read_rows < w->rows ? w->read_rows * weight_bytes(t, 1, w->cols) : weight_size(w, t);
-    if (!s->typed && !w->vector && w->layer >= 0) s->type = t, s->typed = true;
-    return ST_OK;
-}
-
 void model_finish(model *m)
 {
     const model_files *f = files_of(m);
-    weight_sums s = {0};
-    model_each_weight(m, add_bytes, &s, NULL);
-    m->weight_bytes = s.bytes;
-    m->decode_bytes = s.read;
-    m->type = s.type;
+    bool typed = false;
+    m->weight_bytes = m->decode_bytes = 0;
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
+        dtype t = w->slot->type;
+        bool all = w->read_rows == w->rows || (w->slot == &m->embed && head_is_shared(m));
+        m->weight_bytes += weight_size(w, t);
+        m->decode_bytes += all ? weight_size(w, t) : w->read_rows * weight_bytes(t, 1, w->cols);
+        if (typed || w->vector || w->layer < 0) continue;
+        m->type = t;
+        typed = true;
+    }
     m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->converted_bytes);
     if (m->be->ops->imports_copy) m->memory_bytes = m->weight_bytes;
-    if (m->config.tied && !dtype_in_qblocks(m->lm_head.type)) m->lm_head = head_of_embed(m);
-}
-
-static status add_products(void *ctx, const weight_spec *w, err *e)
-{
-    (void)e;
-    if (w->layer >= 0 && !w->vector) *(double *)ctx += (double)w->read_rows * (double)w->cols;
-    return ST_OK;
+    if (head_is_shared(m)) m->lm_head = head_of_embed(m);
 }
 
 double model_products(const model *m)
 {
     double n = 0;
-    model_each_weight(m, add_products, &n, NULL);
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++)
+        if (w->layer >= 0 && !w->vector) n += (double)w->read_rows * (double)w->cols;
     return n;
 }
 
@@ -434,7 +417,7 @@ status model_find(model **out, const char *dir, const model_family *family, back
     *(source *)m->source = (source){.m = m, .dir = m->name};
     TRY_GOTO(open_source(m->source, e));
     TRY_GOTO(untie(m->source, e));
-    TRY_GOTO(model_each_weight(m, measure, m->source, e));
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY_GOTO(measure(m->source, w, e));
     model_finish(m);
     TRY_GOTO(check_room(m, e));
     *out = m;
@@ -452,7 +435,7 @@ status model_load(model *m, err *e)
     m->lm_head = (weight){.rows = 0}; /* a tied one was made of the embedding */
     sha256_init(&s->identity);
     config_hash(&s->identity, &m->config);
-    TRY(model_each_weight(m, load, s, e));
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY(load(s, w, e));
     TRY(check_identity(s, e));
     model_finish(m);
     for (size_t i = 0; i < f->n_shards; i++) f->n_unused += st_count(f->shards[i]);
@@ -472,31 +455,32 @@ status model_open(model **out, const char *dir, backend *be, err *e)
     return st;
 }
 
-static status release(void *ctx, const weight_spec *w, err *e)
+static void release_weights(const model *m)
 {
-    const model *m = ctx;
-    bool own = !files_of(m)->beside || dtype_in_qblocks(w->slot->type);
-    (void)e;
-    if (own && w->slot->p.p) m->be->ops->release(m->be, w->slot->p, weight_size(w, w->slot->type));
-    return ST_OK;
+    const model_files *f = files_of(m);
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
+        bool own = !f->beside || dtype_in_qblocks(w->slot->type);
+        size_t bytes = weight_size(w, w->slot->type);
+        if (own && w->slot->p.p) (f->random_bytes ? m->be->ops->free : m->be->ops->release)(m->be, w->slot->p, bytes);
+    }
 }
 
 void model_close(model *m)
 {
     if (!m) return;
     model_files *f = files_of(m);
-    if (m->blocks) model_each_weight(m, release, m, NULL);
+    if (m->weights) release_weights(m);
     forget_source(m->source);
     for (size_t i = 0; f && i < f->n_shards; i++) st_close(f->shards[i]);
     for (size_t i = 0; f && i < f->n_copies; i++) mem_free(f->copies[i]);
     if (f) {
         mem_free(f->shards);
         mem_free(f->copies);
-        mem_unmap(f->random, f->random_bytes);
         mem_unmap(f->converted, f->converted_bytes);
         mem_free(f->cache);
     }
     mem_free(f);
+    mem_free(m->weights);
     mem_free(m->blocks);
     mem_free(m->name);
     model_config_free(&m->config);

@@ -15,18 +15,19 @@ typedef struct {
     void **copies; /* tensors whose place in the file is not aligned to their type */
     size_t n_copies;
     size_t column_bytes; /* of copies of columns: a rank's part of rows */
-    void *random;        /* model_open_shape, where the backend has no memory of its own; else NULL */
-    size_t random_bytes;
-    void *converted; /* model_convert: converted matrices, in memory or mapped; else NULL */
+    size_t random_bytes; /* model_open_shape: weights that the backend allocated; else 0 */
+    void *converted;     /* model_convert: converted matrices, in memory or mapped; else NULL */
     size_t converted_bytes;
     char *cache;         /* the file that they are mapped from; else NULL */
     size_t n_unused;     /* tensors of the opened files that the config does not ask for */
     const model *beside; /* model_convert_beside: whose weights are those that are not in blocks; else NULL */
 } model_files;
 
-/* One weight that the config asks for. The name is valid during the call. */
-typedef struct {
-    const char *name;
+enum { WEIGHT_NAME = 96 };
+
+/* One weight that the config asks for. */
+struct weight_spec {
+    char name[WEIGHT_NAME];
     size_t rows, cols; /* of this rank */
     size_t read_rows;  /* rows that one decoded token reads */
     int layer;         /* -1: of no layer */
@@ -34,13 +35,22 @@ typedef struct {
     bool norm;         /* a normalisation's factors */
     weight *slot;
     size_t all_rows, all_cols, first_row, first_col; /* in the file, and where this rank's part begins there */
-} weight_spec;
+};
 
-typedef status (*weight_visitor)(void *ctx, const weight_spec *w, err *e);
+/* Lists the weights of m->config in m->weights. */
+status model_list_weights(model *m, size_t rank, size_t ranks, err *e);
 
-/* Calls visit for every weight of m->config, in the order of the computation; stops at an error. A tied
- * output matrix comes last if its type is one of blocks. */
-status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e);
+/* True if the output matrix is the embedding, and no weight of its own. */
+static inline bool head_is_shared(const model *m)
+{
+    return m->config.tied && !dtype_in_qblocks(m->lm_head.type);
+}
+
+/* Returns the end of the weights that m has: the list has a shared output matrix too. */
+static inline const weight_spec *weights_end(const model *m)
+{
+    return m->weights + m->n_weights - head_is_shared(m);
+}
 
 static inline size_t weight_size(const weight_spec *w, dtype t)
 {

@@ -22,7 +22,7 @@ typedef struct {
     weight norm, out;
 } mean_weights;
 
-static status mean_visit(const walk *k, const model_config *c, void *w)
+static status mean_visit(walk *k, const model_config *c, void *w)
 {
     mean_weights *m = w;
     TRY(walk_norm(k, &m->norm, "input_layernorm.weight", (size_t)c->hidden));
