@@ -4,6 +4,7 @@
 #include "cli/values.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,14 @@ status cli_split(char ***out, size_t *n, char **store, const char *text, err *e)
         p = comma;
     }
     return ST_OK;
+}
+
+status cli_choose(int *out, const char *text, const char *const *words, const char *option, err *e)
+{
+    char list[160] = "";
+    for (*out = 0; text && words[*out] && strcmp(words[*out], text) != 0; ++*out)
+        snprintf(list + strlen(list), sizeof list - strlen(list), " %s", words[*out]);
+    return !text || words[*out] ? ST_OK : err_set(e, ST_USAGE, "%s: '%.40s' is not one of:%s", option, text, list);
 }
 
 status cli_each(const char *list, status (*take)(void *ctx, const char *word, err *e), void *ctx, err *e)

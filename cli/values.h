@@ -27,6 +27,8 @@ status cli_parse_size(int64_t *out, const char *text, const char *option, err *e
 status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e);
 /* Splits at commas into strings that live in *store (mem_free both). */
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
+/* Sets *out to the position of a word among `words`, which end with NULL; text NULL: 0. ST_USAGE names the option. */
+status cli_choose(int *out, const char *text, const char *const *words, const char *option, err *e);
 /* Calls `take` for each word of a comma-separated list, up to its first error. */
 status cli_each(const char *list, status (*take)(void *ctx, const char *word, err *e), void *ctx, err *e);
 

@@ -15,16 +15,17 @@
 
 static status parse_prompter(evaluation *ev, err *e)
 {
+    static const char *const switches[] = {"on", "off", NULL};
     const cli *c = ev->c;
     prompter *p = &ev->prompter;
+    int off;
     p->joined = ev->kind->joined;
     p->chat_template = c->template_name;
     p->decode = c->protocol ? strcmp(c->protocol, "decode") == 0 : ev->kind->decode;
     if (c->protocol && !p->decode && strcmp(c->protocol, "prefill") != 0)
         return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, prefill)", c->protocol);
-    if (c->clean_up && strcmp(c->clean_up, "on") != 0 && strcmp(c->clean_up, "off") != 0)
-        return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
-    if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
+    TRY(cli_choose(&off, c->clean_up, switches, "--clean-up", e));
+    TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
     if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
     if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->engine.device.ranks, e));
     return cli_check_template(c->template_name, e);
@@ -124,7 +125,7 @@ static status make_item(evaluation *ev, size_t i, err *e)
     *x = (evaluation_item){.row = EVALUATION_ALL_ROWS, .stop = &ev->eos, .dataset = ev->kind->name};
     if (i < ev->samples.n) {
         const sample_head *s = samples_at(&ev->samples, i);
-        if (ev->names.n) x->dataset = ev->names.name(ev->names.own, s->dataset);
+        if (ev->names.n) x->dataset = dataset_name(&ev->names, s->dataset);
         x->index = s->index;
     }
     status st = ev->kind->item(ev->own, ev, i, x, &inner);

@@ -71,6 +71,7 @@ status labels_spell(json_t **out, const json_t *labels, const char *where, const
     const json_t *first = json_array_get(labels, 0);
     if (json_is_array(first) && json_array_size(labels) == 1) labels = first;
     size_t n = json_is_array(labels) ? json_array_size(labels) : labels != NULL;
+    if (n == 0) return err_set(e, ST_FORMAT, "%s: '%s': expected a list that is not empty", where, field);
     if (!(*out = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(labels) ? json_array_get(labels, i) : labels;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/values.h"
 #include "kernels/base/mem.h"
 
 /* ---- templates ---- */
@@ -159,16 +160,14 @@ status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut
 
 /* ---- chat ---- */
 
-static const char *const wraps[] = {"template", "raw", "double-bos"};
+static const char *const wraps[] = {"template", "raw", "double-bos", NULL};
 
 status prompt_wrap_parse(prompt_wrap *out, const char *text, err *e)
 {
-    for (size_t i = 0; i < sizeof wraps / sizeof *wraps; i++)
-        if (strcmp(wraps[i], text) == 0) {
-            *out = (prompt_wrap)i;
-            return ST_OK;
-        }
-    return err_set(e, ST_USAGE, "--wrap: '%.40s' is not one of: template raw double-bos", text);
+    int i;
+    TRY(cli_choose(&i, text, wraps, "--wrap", e));
+    *out = (prompt_wrap)i;
+    return ST_OK;
 }
 
 const char *prompt_wrap_name(prompt_wrap w)
@@ -232,6 +231,14 @@ status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const p
     TRY(tokenizer_encode(p->tok, text->s, cut, flags, &out->head, e));
     if (cut == text->n) return ST_OK;
     return tokenizer_encode(p->tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+}
+
+status prompter_take(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e)
+{
+    status st = prompter_wrap(out, p, chat, text, e);
+    if (st == ST_OK) st = prompter_encode(out, p, chat, text, text->n, e);
+    mem_free(text->s);
+    return st;
 }
 
 status prompt_tokens_break(prompt_tokens *t, err *e)

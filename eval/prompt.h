@@ -49,7 +49,7 @@ typedef struct {
 status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut, size_t *n_tokens, err *e);
 
 typedef enum { WRAP_TEMPLATE, WRAP_RAW, WRAP_DOUBLE_BOS } prompt_wrap;
-/* Parses template, raw, double-bos. ST_USAGE names the option --wrap. */
+/* Parses template, raw, double-bos; NULL is the first. ST_USAGE names the option --wrap. */
 status prompt_wrap_parse(prompt_wrap *out, const char *text, err *e);
 const char *prompt_wrap_name(prompt_wrap w);
 
@@ -87,6 +87,8 @@ typedef struct {
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e);
 /* Encodes what prompter_wrap left; bytes from `cut` on go into the tail, which has no BOS. */
 status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text, size_t cut, err *e);
+/* prompter_wrap, and prompter_encode of all of the text, which it frees. */
+status prompter_take(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e);
 /* What is in the head so far is a prompt by itself: a break, unless the head is empty. */
 status prompt_tokens_break(prompt_tokens *t, err *e);
 /* Where a text stands in the head: the first match of its ids without the first and the last, which may depend on what

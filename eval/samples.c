@@ -25,7 +25,7 @@ status dataset_find(size_t *out, const dataset_names *names, const char *name, s
     *out = DATASET_UNKNOWN;
     n -= rest;
     for (size_t i = 0; i < names->n; i++) {
-        const char *known = names->name(names->own, i);
+        const char *known = dataset_name(names, i);
         size_t d = nearest_distance(name, n, known, strlen(known)) + rest;
         if (d < least) {
             least = d;
@@ -34,7 +34,7 @@ status dataset_find(size_t *out, const dataset_names *names, const char *name, s
     }
     if (least > 0)
         return err_set(e, ST_USAGE, "'%.*s' is no dataset of %s; the nearest name is %s", (int)n, name, names->bench,
-                       names->name(names->own, best));
+                       dataset_name(names, best));
     *out = best;
     return ST_OK;
 }
@@ -74,13 +74,13 @@ static status dataset_of(size_t *d, const dataset_names *names, const json_t *ro
     if (dataset_find(d, names, name, without_ending(names, name, strlen(name)), &inner) != ST_OK)
         return err_set(e, ST_FORMAT, "%s: 'dataset': %.120s", where, inner.msg);
     if (of_file == DATASET_UNKNOWN || of_file == *d) return ST_OK;
-    return err_set(e, ST_FORMAT, "%s: 'dataset' is %s in a file of %s", where, names->name(names->own, *d),
-                   names->name(names->own, of_file));
+    return err_set(e, ST_FORMAT, "%s: 'dataset' is %s in a file of %s", where, dataset_name(names, *d),
+                   dataset_name(names, of_file));
 }
 
 /* ---- lists ---- */
 
-static void drop(const sample_list *l, void *s)
+void sample_drop(const sample_list *l, void *s)
 {
     if (l->drop) l->drop(s);
     json_decref(((sample_head *)s)->root);
@@ -90,7 +90,7 @@ status samples_push(sample_list *l, void *s, err *e)
 {
     status st = mem_room((void **)&l->s, &l->cap, l->n + 1, l->size, "samples", e);
     if (st == ST_OK) memcpy(samples_at(l, l->n++), s, l->size);
-    else drop(l, s);
+    else sample_drop(l, s);
     return st;
 }
 
@@ -125,7 +125,7 @@ static size_t choose(drawn *all, const sample_list *l, const sample_source *from
     for (size_t i = 0; i < l->n; i++) {
         of_dataset = i > 0 && all[i].at.dataset == all[i - 1].at.dataset ? of_dataset + 1 : 0;
         if (from->limit == 0 || of_dataset < from->limit) all[kept++] = all[i];
-        else drop(l, samples_at(l, all[i].number));
+        else sample_drop(l, samples_at(l, all[i].number));
     }
     for (size_t i = 0; i < kept; i++) all[i].draw = 0;
     qsort(all, kept, sizeof *all, by_draw);
@@ -168,7 +168,7 @@ json_t *samples_counts(const sample_list *l, const dataset_names *names)
     json_t *o = json_object();
     for (size_t i = 0; i < l->n; i++) {
         size_t d = ((const sample_head *)samples_at(l, i))->dataset;
-        json_object_set_new(o, names->name(names->own, d), json_integer((json_int_t)samples_count(l, d)));
+        json_object_set_new(o, dataset_name(names, d), json_integer((json_int_t)samples_count(l, d)));
     }
     return o;
 }
@@ -180,7 +180,7 @@ void sample_forget(sample_head *s, const char *field)
 
 void samples_free(sample_list *l)
 {
-    for (size_t i = 0; i < l->n; i++) drop(l, samples_at(l, i));
+    for (size_t i = 0; i < l->n; i++) sample_drop(l, samples_at(l, i));
     mem_free(l->s);
     json_decref(l->files);
     l->s = NULL;
@@ -272,7 +272,7 @@ static status take(void *own, json_t *root, const char *where, err *e)
     st = read_sample(g, s, where, e);
     if (st == ST_OK) s->index = g->count[s->dataset]++;
     if (st == ST_OK && is_kept(g, s)) st = samples_push(g->l, s, e);
-    else drop(g->l, s);
+    else sample_drop(g->l, s);
     mem_free(s);
     return st;
 }
@@ -333,7 +333,7 @@ static status read_datasets(reading *g, const char *dir, err *e)
     bool any = false, packed = false;
     for (size_t i = 0; i < names->n; i++) {
         bool there = false;
-        const char *dataset = names->name(names->own, i);
+        const char *dataset = dataset_name(names, i);
         char name[96];
         if (g->r->wanted && !g->r->wanted[i]) continue;
         if (!*first) first = dataset;

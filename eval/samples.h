@@ -25,9 +25,14 @@ typedef struct {
     const char *bench;  /* for messages: "LongBench" */
     const char *ending; /* suffix that does not change a dataset's name ("_e"); NULL: none */
     size_t n;
-    const char *(*name)(const void *own, size_t i); /* of at most NEAREST_MAX bytes */
-    const void *own;
+    const void *rows; /* [n] of `size` bytes, each of which begins with its name, of at most NEAREST_MAX bytes */
+    size_t size;
 } dataset_names;
+
+static inline const char *dataset_name(const dataset_names *names, size_t i)
+{
+    return *(const char *const *)((const char *)names->rows + i * names->size);
+}
 
 #define DATASET_UNKNOWN SIZE_MAX
 
@@ -59,6 +64,8 @@ static inline void *samples_at(const sample_list *l, size_t i)
     return l->s + i * l->size;
 }
 
+/* Frees what a sample of this list's type holds. */
+void sample_drop(const sample_list *l, void *s);
 /* Takes what the sample holds, also after an error. */
 status samples_push(sample_list *l, void *s, err *e);
 /* Keeps the samples that the source asks for: the first of each dataset, or those that its seed draws, which follow

@@ -2,7 +2,6 @@
 /* InfiniteBench's tasks, samples and prompts. */
 #include "config.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
@@ -25,35 +24,26 @@ const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS] = {
     {"math_calc", "Math.Calc", "math_calc", false, false, "{context}"},
 };
 
-static const char *name_of(const void *own, size_t i)
-{
-    const infinitebench_task *t = own;
-    return t[i].name;
-}
-
-dataset_names infinitebench_names(void)
-{
-    return (dataset_names){"InfiniteBench", NULL, INFINITEBENCH_TASKS, name_of, infinitebench_tasks};
-}
+const dataset_names infinitebench_names = {"InfiniteBench", NULL, INFINITEBENCH_TASKS, infinitebench_tasks,
+                                           sizeof *infinitebench_tasks};
 
 /* ---- prompts ---- */
 
+static const char *const set_names[] = {"official", "chat", "infllm", NULL};
 static const struct {
-    const char *name, *prompts, *group, *lengths; /* group: of the file's prompts; NULL: all of it */
+    const char *prompts, *group, *lengths; /* group: of the file's prompts; NULL: all of it */
 } sets[] = {
-    {"official", "infinitebench/official_prompts.json", "yarn_mistral", "infinitebench/official_max_new_tokens.json"},
-    {"chat", "infinitebench/official_prompts.json", "gpt4", "infinitebench/official_max_new_tokens.json"},
-    {"infllm", "infinitebench/infllm_dataset2prompt.json", NULL, "infinitebench/infllm_dataset2maxlen.json"},
+    {"infinitebench/official_prompts.json", "yarn_mistral", "infinitebench/official_max_new_tokens.json"},
+    {"infinitebench/official_prompts.json", "gpt4", "infinitebench/official_max_new_tokens.json"},
+    {"infinitebench/infllm_dataset2prompt.json", NULL, "infinitebench/infllm_dataset2maxlen.json"},
 };
 
 status infinitebench_set_parse(infinitebench_set *out, const char *text, err *e)
 {
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
-        if (strcmp(sets[i].name, text) == 0) {
-            *out = (infinitebench_set)i;
-            return ST_OK;
-        }
-    return err_set(e, ST_USAGE, "--prompts: '%.40s' is no file, and not one of: official chat infllm", text);
+    int set;
+    status st = cli_choose(&set, text, set_names, "--prompts", e);
+    if (st == ST_OK) *out = (infinitebench_set)set;
+    return st;
 }
 
 status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir, infinitebench_set set, err *e)
@@ -93,14 +83,14 @@ status infinitebench_prompts_take(infinitebench_prompts *p, const bool *wanted, 
 
 const char *infinitebench_prompts_name(const infinitebench_prompts *p)
 {
-    return p->file.name ? p->file.name : sets[p->set].name;
+    return p->file.name ? p->file.name : set_names[p->set];
 }
 
 status infinitebench_fill(prompt_text *out, const infinitebench_prompts *p, const infinitebench_sample *s, err *e)
 {
     prompt_field field[INFINITEBENCH_FIELDS + 1];
     memcpy(field, s->field, sizeof s->field);
-    field[s->n_fields] = (prompt_field){"{context}", s->p.text};
+    field[s->n_fields] = (prompt_field){"{context}", s->context};
     return prompt_fill(out, p->text[s->at.dataset], field, s->n_fields + 1, e);
 }
 
@@ -110,13 +100,9 @@ status infinitebench_prompt_make(prompt_tokens *out, const infinitebench_prompts
     prompt_text text;
     *out = (prompt_tokens){0};
     TRY(infinitebench_fill(&text, p, s, e));
-    status st = prompter_wrap(out, how, true, &text, e);
-    if (st == ST_OK) st = prompter_encode(out, how, true, &text, text.n, e);
-    mem_free(text.s);
-    if (st != ST_OK || p->set != PROMPTS_INFLLM || out->head.n < 2) return st;
-    st = token_list_push(&out->tail, out->head.ids[out->head.n - 1], e);
-    if (st == ST_OK) out->head.n--;
-    return st;
+    TRY(prompter_take(out, how, true, &text, e));
+    if (p->set != PROMPTS_INFLLM || out->head.n < 2) return ST_OK;
+    return token_list_push(&out->tail, out->head.ids[--out->head.n], e);
 }
 
 /* ---- samples ---- */
@@ -130,21 +116,20 @@ static void add_field(infinitebench_sample *s, const char *name, const char *val
 static status read_choice(infinitebench_sample *s, const char *where, err *e)
 {
     static const char *const names[] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
-    prediction *p = &s->p;
     utf8_text option[SAMPLE_OPTIONS];
     TRY(sample_options(option, s->at.root, where, e));
     for (int i = 0; i < SAMPLE_OPTIONS; i++) add_field(s, names[i], option[i].s, option[i].n);
-    const utf8_text *a = p->answers;
-    if (p->n_answers == 2 && a[1].n == 1 && a[1].s[0] >= 'A' && a[1].s[0] <= 'D') {
-        s->answers = json_pack("[s%, s%]", a[0].s, a[0].n, a[1].s, a[1].n);
-        return s->answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
-    }
-    if (p->n_answers != 1)
-        return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
-    TRY(sample_choice(&s->answers, a[0], option, where, e));
-    TRY(MEM_GROW(&p->answers, 2, e));
-    p->answers[p->n_answers++] = (utf8_text){json_string_value(json_array_get(s->answers, 1)), 1};
-    return ST_OK;
+    size_t n = json_array_size(s->labels);
+    const json_t *second = json_array_get(s->labels, 1);
+    if (n == 2 && json_string_length(second) == 1 && strchr("ABCD", *json_string_value(second))) return ST_OK;
+    if (n != 1) return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
+    json_t *label = s->labels;
+    const json_t *first = json_array_get(label, 0);
+    s->labels = NULL;
+    status st =
+        sample_choice(&s->labels, (utf8_text){json_string_value(first), json_string_length(first)}, option, where, e);
+    json_decref(label);
+    return st;
 }
 
 static size_t digits(const char *s)
@@ -203,34 +188,37 @@ static status read_fields(infinitebench_sample *s, const infinitebench_prompts *
     if (is_call) TRY(read_function(s, input.s, where, e));
     if (strstr(f, "{prefix}")) TRY(read_prefix(s, input, where, e));
     if (strstr(f, "{key}")) TRY(read_key(s, p, input.s, where, e));
-    if (strstr(f, "{OPTION_A}")) return read_choice(s, where, e);
-    s->answers = json_incref(json_object_get(s->at.root, "answer"));
-    return ST_OK;
+    return strstr(f, "{OPTION_A}") ? read_choice(s, where, e) : ST_OK;
 }
 
 status infinitebench_read(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     infinitebench_sample *s = own_sample;
+    size_t i, bytes = 0;
+    const json_t *one;
     (void)path;
-    s->depth = -1;
-    TRY(prediction_of(&s->p, s->at.root, "context", "answer", where, e));
-    if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
-    size_t bytes = 0;
-    for (size_t i = 0; i < s->p.n_answers; i++) bytes += s->p.answers[i].n;
+    TRY(sample_text(&s->context, s->at.root, "context", where, e));
+    TRY(labels_spell(&s->labels, json_object_get(s->at.root, "answer"), where, "answer", e));
+    json_array_foreach(s->labels, i, one) bytes += json_string_length(one);
     if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': all of it is empty", where);
     return read_fields(s, own, where, e);
+}
+
+json_t *infinitebench_answers(const infinitebench_sample *s)
+{
+    bool choice = strstr(infinitebench_tasks[s->at.dataset].fields, "{OPTION_A}");
+    return choice ? s->labels : json_object_get(s->at.root, "answer");
 }
 
 void infinitebench_drop(void *own_sample)
 {
     infinitebench_sample *s = own_sample;
-    prediction_free(&s->p);
-    json_decref(s->answers);
+    json_decref(s->labels);
     mem_free(s->own);
 }
 
 void infinitebench_sample_forget(infinitebench_sample *s)
 {
     sample_forget(&s->at, "context");
-    s->p.text = (utf8_text){0};
+    s->context = (utf8_text){0};
 }

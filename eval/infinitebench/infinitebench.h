@@ -7,8 +7,6 @@
 #include "eval/made.h"
 #include "eval/prediction.h"
 #include "eval/prompt_file.h"
-#include "eval/prompt.h"
-#include "eval/samples.h"
 
 enum { INFINITEBENCH_TASKS = 12 };
 
@@ -23,7 +21,7 @@ typedef struct {
 
 /* In the order of the table, the six first. */
 extern const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS];
-dataset_names infinitebench_names(void);
+extern const dataset_names infinitebench_names;
 
 /* ---- prompts ---- */
 
@@ -53,14 +51,14 @@ const char *infinitebench_prompts_name(const infinitebench_prompts *p);
 enum { INFINITEBENCH_FIELDS = 5 };
 
 typedef struct {
-    sample_head at;                           /* its dataset is a task */
-    prediction p;                             /* its text is the context, its answers are labels */
-    json_t *answers;                          /* labels as the data has them; an option with its letter */
-    prompt_field field[INFINITEBENCH_FIELDS]; /* what fills the template beside the context */
+    sample_head at; /* its dataset is a task */
+    utf8_text context;
+    json_t *labels;                           /* as texts; an option with its letter */
+    prompt_field field[INFINITEBENCH_FIELDS]; /* what fills the template in addition to the context */
     size_t n_fields;
     char *own;      /* text of a field that the data does not hold */
     int64_t length; /* of one that was made: tokens that it was to fill; else 0 */
-    double depth;   /* in percent, where in the context the answer stands; else -1 */
+    double depth;   /* of one that was made: where in the context the answer stands, in percent */
 } infinitebench_sample;
 
 /* Reads a record {"context", "input", "answer", "options", "id"}, as sample_reader.read does, for the
@@ -72,6 +70,8 @@ void infinitebench_drop(void *s);
 /* Frees the context, which is large. */
 void infinitebench_sample_forget(infinitebench_sample *s);
 
+/* Returns its labels as results have them. */
+json_t *infinitebench_answers(const infinitebench_sample *s);
 /* The text of its prompt. */
 status infinitebench_fill(prompt_text *out, const infinitebench_prompts *p, const infinitebench_sample *s, err *e);
 /* The sample's prompt in tokens: filled, cut, wrapped. Of infllm the last token is fed by itself, as a decode step;
@@ -84,9 +84,5 @@ status infinitebench_prompt_make(prompt_tokens *out, const infinitebench_prompts
 /* The record of a sample with so many units, sentences of noise or pairs of key and value: at least 1. What is hidden
  * depends on the place alone; *depth: in percent, where. */
 status infinitebench_generate(json_t **root, double *depth, const made_place *at, size_t units, err *e);
-/* The longest sample whose prompt fits into the length with its answer; how: one that does not cut. ST_USAGE where none
- * does. */
-status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_prompts *p, const prompter *how,
-                                 const made_place *at, err *e);
 
 #endif

@@ -23,12 +23,12 @@ typedef struct {
     const infinitebench_options *o;
     evaluation *ev; /* an item for each sample */
     infinitebench_prompts prompts;
-    bool infllm_rules;
-    bool wanted[INFINITEBENCH_TASKS], made[INFINITEBENCH_TASKS];
-    int64_t *length; /* [n_length] of samples that are made, in tokens */
-    size_t n_length;
+    int infllm_rules; /* a rule: 0 or 1 */
+    made_source source;
     size_t n_wrap; /* tokens that the chat template puts around a prompt */
 } infinitebench_run;
+
+static const char *const rules[] = {"official", "infllm", NULL};
 
 static infinitebench_sample *sample_at(const infinitebench_run *r, size_t i)
 {
@@ -43,13 +43,12 @@ static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
 {
     const cli *c = r->ev->c;
     const infinitebench_options *o = r->o;
-    infinitebench_set set = PROMPTS_OFFICIAL;
-    bool of_file = o->prompts && infinitebench_set_parse(&set, o->prompts, NULL) != ST_OK;
-    if (of_file && !file_exists(o->prompts)) return infinitebench_set_parse(&set, o->prompts, e);
-    if (of_file) set = PROMPTS_INFLLM;
-    r->infllm_rules = o->rules ? strcmp(o->rules, "infllm") == 0 : set == PROMPTS_INFLLM;
-    if (o->rules && !r->infllm_rules && strcmp(o->rules, "official") != 0)
-        return err_set(e, ST_USAGE, "--rules: '%.40s' is not one of: official infllm", o->rules);
+    infinitebench_set set = PROMPTS_INFLLM;
+    bool of_file = infinitebench_set_parse(&set, o->prompts, NULL) != ST_OK;
+    if (of_file && !file_exists(o->prompts))
+        return err_set(e, ST_USAGE, "--prompts: '%.40s' is no file, and not one of: official chat infllm", o->prompts);
+    TRY(cli_choose(&r->infllm_rules, o->rules, rules, "--rules", e));
+    if (!o->rules) r->infllm_rules = set == PROMPTS_INFLLM;
     if (set == PROMPTS_OFFICIAL && !c->wrap && !c->template_name) r->ev->prompter.wrap = WRAP_RAW;
     r->ev->prompter.halves = true;
     TRY(infinitebench_prompts_open(&r->prompts, data_dir, set, e));
@@ -58,21 +57,17 @@ static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
 
 static status parse_tasks(infinitebench_run *r, err *e)
 {
-    const cli *c = r->ev->c;
+    made_source *s = &r->source;
     const infinitebench_options *o = r->o;
-    bool all = o->dataset && strcmp(o->dataset, "all") == 0, any = false;
-    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &r->ev->names, "--dataset", o->dataset, e));
+    bool all = o->dataset && strcmp(o->dataset, "all") == 0;
+    if (!all) s->named = o->dataset;
+    if (s->named) TRY(datasets_mark(s->wanted, &r->ev->names, "--dataset", s->named, e));
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
         const infinitebench_task *t = &infinitebench_tasks[i];
-        if (!o->dataset || all) r->wanted[i] = all || t->in_table;
-        r->made[i] = r->wanted[i] && t->generated && (!c->data || o->length);
-        any |= r->made[i];
+        if (!s->named) s->wanted[i] = all || t->in_table;
+        s->made[i] = s->wanted[i] && t->generated && (!r->ev->c->data || o->length);
     }
-    if (o->length && !any)
-        return err_set(e, ST_USAGE,
-                       "--length: none of the tasks is made (passkey, number_string, "
-                       "kv_retrieval)");
-    return o->length ? cli_parse_sizes(&r->length, &r->n_length, o->length, "", "--length", e) : ST_OK;
+    return made_lengths(s, o->length, SIZE_MAX, e);
 }
 
 /* ---- samples ---- */
@@ -83,61 +78,52 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
     return metric_find(r->infllm_rules ? t->infllm : t->name);
 }
 
+static status score_sample(double *score, const infinitebench_run *r, const infinitebench_sample *s, utf8_text answer,
+                           err *e)
+{
+    return labels_score(score, r->ev->m, metric_of(r, s->at.dataset), answer, s->labels, e);
+}
+
 /* Labels that cannot be scored are found before anything runs. */
-static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *s, const char *path, const char *where, err *e)
 {
     const infinitebench_run *r = own;
-    infinitebench_sample *s = own_sample;
     double score;
     err inner = {0};
     TRY(infinitebench_read(&r->prompts, s, path, where, e));
-    metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
-    status st = metric_score(r->ev->m, metric_of(r, s->at.dataset), &c, &score, &inner);
+    status st = score_sample(&score, r, s, (utf8_text){"", 0}, &inner);
     return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);
 }
 
-static status make_sample(const void *own, void *s, const made_place *at, err *e)
+static status make_sample(void *own_sample, const made_place *at, size_t units, err *e)
 {
-    const infinitebench_run *r = own;
-    prompter how = r->ev->prompter;
-    how.max_length = UNCUT;
-    return infinitebench_sample_make(s, &r->prompts, &how, at, e);
+    infinitebench_sample *s = own_sample;
+    s->length = at->length;
+    return infinitebench_generate(&s->at.root, &s->depth, at, units, e);
 }
 
-static made_source source_of(const infinitebench_run *r)
+static status count_tokens(const void *own, const void *own_sample, int64_t *n, err *e)
 {
-    const char *named = r->o->dataset && strcmp(r->o->dataset, "all") != 0 ? r->o->dataset : NULL;
-    return (made_source){r->wanted, r->made, named, read_sample, make_sample, r};
+    const infinitebench_run *r = own;
+    const infinitebench_sample *s = own_sample;
+    prompter how = r->ev->prompter;
+    prompt_tokens t;
+    how.max_length = UNCUT;
+    status st = infinitebench_prompt_make(&t, &r->prompts, &how, s, e);
+    *n = (int64_t)(t.head.n + t.tail.n) + r->prompts.n_new[s->at.dataset];
+    prompt_tokens_free(&t);
+    return st;
 }
 
 static status read_samples(infinitebench_run *r, err *e)
 {
     const cli *c = r->ev->c;
-    const made_source source = source_of(r);
     bool all_made = true;
-    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->wanted[i] || r->made[i];
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->source.wanted[i] || r->source.made[i];
     if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
     if (c->sample_seed.given && all_made)
         return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
-    TRY(made_read(r->ev, &source, e));
-    return r->ev->samples.n > 0 || all_made ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
-}
-
-/* Where --length is not given, one default is settled with the window. */
-static status make_samples(infinitebench_run *r, err *e)
-{
-    const made_source source = source_of(r);
-    bool any = false;
-    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++) any |= r->made[t];
-    if (!any) return ST_OK;
-    if (!r->length) TRY(MEM_NEW(&r->length, r->n_length = 1, e));
-    for (size_t i = 0; i < r->n_length; i++) {
-        TRY(made_length(&r->length[i], r->ev, e));
-        for (size_t k = 0; k < i; k++)
-            if (r->length[k] == r->length[i])
-                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)r->length[i]);
-    }
-    return made_add(r->ev, &source, r->length, r->n_length, e);
+    return made_read(r->ev, &r->source, e);
 }
 
 /* ---- prompts, answers ---- */
@@ -152,7 +138,7 @@ static size_t new_tokens(const infinitebench_run *r, size_t task, int64_t window
 /* Does the task have samples, or will it? */
 static bool has_task(const infinitebench_run *r, size_t task)
 {
-    return r->made[task] || samples_count(&r->ev->samples, task) > 0;
+    return r->source.made[task] || samples_count(&r->ev->samples, task) > 0;
 }
 
 /* Tokens of a task's prompts without --max-length: at most those that the official code keeps, which InfLLM keeps all;
@@ -168,14 +154,12 @@ static status count_wrap(infinitebench_run *r, err *e)
 {
     prompter how = r->ev->prompter;
     prompt_tokens t = {0};
-    prompt_text text = {.s = mem_strdup("x"), .n = 1};
-    if (!text.s) return err_set(e, ST_NOMEM, "out of memory");
+    prompt_text text = {0};
     how.max_length = UNCUT;
-    status st = prompter_wrap(&t, &how, true, &text, e);
-    if (st == ST_OK) st = prompter_encode(&t, &how, true, &text, text.n, e);
+    TRY(prompt_puts(&text, "x", e));
+    status st = prompter_take(&t, &how, true, &text, e);
     r->n_wrap = t.head.n;
     prompt_tokens_free(&t);
-    mem_free(text.s);
     return st;
 }
 
@@ -230,10 +214,10 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const infinitebench_run *r = own;
-    json_t *o =
-        json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
-                  infinitebench_prompts_name(&r->prompts), "rules", r->infllm_rules ? "infllm" : "official", "lengths",
-                  report_sizes(r->length, r->n_length), "samples", samples_counts(&r->ev->samples, &r->ev->names));
+    json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
+                          infinitebench_prompts_name(&r->prompts), "rules", rules[r->infllm_rules], "lengths",
+                          report_sizes(r->source.length, r->source.n_length), "samples",
+                          samples_counts(&r->ev->samples, &r->ev->names));
     if (!o || !r->prompts.file.name || prompt_file_config(&r->prompts.file, o)) return o;
     json_decref(o);
     return NULL;
@@ -243,11 +227,10 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 {
     const infinitebench_run *r = own;
     const infinitebench_sample *s = sample_at(r, i);
-    metric_case c = {answer, s->p.answers, s->p.n_answers, NULL, 0};
     double score;
-    TRY(metric_score(r->ev->m, metric_of(r, s->at.dataset), &c, &score, e));
+    TRY(score_sample(&score, r, s, answer, e));
     *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "prediction", answer.s,
-                         answer.n, "answers", s->answers, "score", score);
+                         answer.n, "answers", infinitebench_answers(s), "score", score);
     if (metrics_undecided(ev->m)) json_object_set_new(*members, "undecided", json_true());
     if (s->length == 0) return ST_OK;
     json_object_set_new(*members, "length", json_integer((json_int_t)s->length));
@@ -277,10 +260,10 @@ static status print_task(const answers *a, size_t task, err *e)
 {
     const infinitebench_run *r = a->t.ev->own;
     TRY(answers_line(a, 0, infinitebench_tasks[task].title, of_task(task), e));
-    for (size_t k = 0; r->made[task] && r->n_length > 1 && k < r->n_length; k++) {
+    for (size_t k = 0; r->source.made[task] && r->source.n_length > 1 && k < r->source.n_length; k++) {
         char name[24];
-        snprintf(name, sizeof name, "%lld tokens", (long long)r->length[k]);
-        TRY(answers_line(a, 2, name, ANSWERS((int64_t)task, r->length[k], ANSWER_ANY), e));
+        snprintf(name, sizeof name, "%lld tokens", (long long)r->source.length[k]);
+        TRY(answers_line(a, 2, name, ANSWERS((int64_t)task, r->source.length[k], ANSWER_ANY), e));
     }
     return ST_OK;
 }
@@ -305,7 +288,7 @@ static status print_title(const answers *a, err *e)
                       "InfiniteBench: %zu samples (%zu of them made), prompts %s (%zu cut in the "
                       "middle), wrap %s, rules %s",
                       a->n, made, infinitebench_prompts_name(&r->prompts), ev->n_truncated,
-                      prompt_wrap_name(ev->prompter.wrap), r->infllm_rules ? "infllm" : "official");
+                      prompt_wrap_name(ev->prompter.wrap), rules[r->infllm_rules]);
 }
 
 static status print_tasks(const answers *a, err *e)
@@ -327,11 +310,11 @@ static void add_cells(json_t **list, const answers *a, size_t row)
     for (size_t task = 0; task < INFINITEBENCH_TASKS; task++) {
         const infinitebench_task *t = &infinitebench_tasks[task];
         if (answers_cell(a, row, of_task(task)).costs.n == 0) continue;
-        for (size_t k = 0; k < (r->made[task] ? r->n_length : 1); k++) {
-            json_int_t length = r->made[task] ? r->length[k] : ANSWER_ANY;
+        for (size_t k = 0; k < (r->source.made[task] ? r->source.n_length : 1); k++) {
+            json_int_t length = r->source.made[task] ? r->source.length[k] : ANSWER_ANY;
             answers_json(list, a, row, ANSWERS((int64_t)task, length, ANSWER_ANY),
                          json_pack("{s:s, s:s}", "dataset", t->name, "title", t->title),
-                         r->made[task] ? json_pack("{s:I}", "length", length) : NULL);
+                         r->source.made[task] ? json_pack("{s:I}", "length", length) : NULL);
         }
     }
 }
@@ -346,7 +329,7 @@ static json_t *options_json(const void *own)
 {
     const infinitebench_run *r = own;
     return json_pack("{s:s, s:s, s:I}", "prompts", infinitebench_prompts_name(&r->prompts), "rules",
-                     r->infllm_rules ? "infllm" : "official", "seed", (json_int_t)r->ev->c->seed.value);
+                     rules[r->infllm_rules], "seed", (json_int_t)r->ev->c->seed.value);
 }
 
 static const answers_layout layout = {.answer = answer_of,
@@ -373,18 +356,18 @@ static status load(void *own, evaluation *ev, err *e)
     infinitebench_run *r = own;
     r->o = ev->c->own;
     r->ev = ev;
-    ev->names = infinitebench_names();
+    ev->names = infinitebench_names;
+    r->source = (made_source){.exact = true, .own = r, .read = read_sample, .make = make_sample, .count = count_tokens};
     TRY(parse_prompts(r, ev->data_dir, e));
     TRY(parse_tasks(r, e));
-    if (r->prompts.file.name) TRY(infinitebench_prompts_take(&r->prompts, r->wanted, e));
+    if (r->prompts.file.name) TRY(infinitebench_prompts_take(&r->prompts, r->source.wanted, e));
     return read_samples(r, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     infinitebench_run *r = own;
-    (void)ev;
-    TRY(make_samples(r, e));
+    TRY(made_add(ev, &r->source, e));
     say_shortened(r);
     return ST_OK;
 }
@@ -392,7 +375,7 @@ static status ready(void *own, evaluation *ev, err *e)
 static void free_run(void *own)
 {
     infinitebench_run *r = own;
-    mem_free(r->length);
+    made_close(&r->source);
     infinitebench_prompts_close(&r->prompts);
 }
 
@@ -413,24 +396,16 @@ static const evaluation_kind evaluation_of_infinitebench = {.name = "infiniteben
                                                             .layout = &layout,
                                                             .free = free_run};
 
+#define OWN(field) AT_OWN(infinitebench_options, field)
+
 static const cli_option options[] = {
-    {.name = "dataset",
-     .arg = "NAME,...",
-     AT_OWN(infinitebench_options, dataset),
-     .help = "only these tasks, or all (default: the six of ActQKV's table)"},
-    {.name = "prompts",
-     .arg = "official|chat|infllm|FILE",
-     AT_OWN(infinitebench_options, prompts),
-     .help = "the base model's prompts (default), the chat model's, or InfLLM's with the last token decoded; or as "
-             "InfLLM's with the texts of a JSON file, one for each task"},
-    {.name = "rules",
-     .arg = "official|infllm",
-     AT_OWN(infinitebench_options, rules),
-     .help = "who judges En.MC and Code.Debug (default: as the prompts)"},
-    {.name = "length",
-     .arg = "N,...",
-     AT_OWN(infinitebench_options, length),
-     .help = "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)"},
+    OPTION("dataset", "NAME,...", TEXT, OWN(dataset), "only these tasks, or all (default: the six of ActQKV's table)"),
+    OPTION("prompts", "official|chat|infllm|FILE", TEXT, OWN(prompts),
+           "the base model's prompts (default), the chat model's, or InfLLM's with the last token decoded; or as "
+           "InfLLM's with the texts of a JSON file, one for each task"),
+    OPTION("rules", "official|infllm", TEXT, OWN(rules), "who judges En.MC and Code.Debug (default: as the prompts)"),
+    OPTION("length", "N,...", TEXT, OWN(length),
+           "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)"),
     {0}};
 
 EVALUATION_COMMAND(infinitebench, SAMPLE_OPTIONS_GROUPS,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "eval/prompt_file.h"
+#include "eval/stats.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
@@ -20,25 +21,18 @@ static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
 static status read_dataset(longbench_dataset *d, const char *name, json_t *row, const json_t *prompts, err *e)
 {
     const char *metric_text;
-    int chat, first_line, longbench_e, newline_stops = 0;
     json_error_t je;
-    d->name = name;
-    d->question = NULL;
-    if (strlen(name) > NEAREST_MAX ||
-        json_unpack_ex(row, &je, 0, "{s:s, s:s, s:i, s:b, s:b, s:b, s?b, s?s}", "group", &d->group, "metric",
-                       &metric_text, "max_new_tokens", &d->max_new_tokens, "chat", &chat, "first_line", &first_line,
-                       "longbench_e", &longbench_e, "newline_stops", &newline_stops, "question", &d->question) != 0)
-        return err_set(e, ST_FORMAT, "datasets.json: '%.63s': %.100s", name,
-                       strlen(name) > NEAREST_MAX ? "name too long" : je.text);
-    d->chat = chat;
-    d->first_line = first_line;
-    d->longbench_e = longbench_e;
-    d->newline_stops = newline_stops;
+    *d = (longbench_dataset){.name = name, .prompt = json_string_value(json_object_get(prompts, name))};
+    if (strlen(name) > NEAREST_MAX) return err_set(e, ST_FORMAT, "datasets.json: '%.63s': name too long", name);
+    if (json_unpack_ex(row, &je, 0, "{s:s, s:s, s:i, s:b, s:b, s:b, s?b, s?s}", "group", &d->group, "metric",
+                       &metric_text, "max_new_tokens", &d->max_new_tokens, "chat", &d->chat, "first_line",
+                       &d->first_line, "longbench_e", &d->longbench_e, "newline_stops", &d->newline_stops, "question",
+                       &d->question) != 0)
+        return err_set(e, ST_FORMAT, "datasets.json: '%.63s': %.100s", name, je.text);
     d->metric = metric_find(metric_text);
     if (!d->metric) return err_set(e, ST_FORMAT, "datasets.json: '%s': unknown metric '%.63s'", name, metric_text);
     if (d->max_new_tokens < 1)
         return err_set(e, ST_FORMAT, "datasets.json: '%s': max_new_tokens is %d", name, d->max_new_tokens);
-    d->prompt = json_string_value(json_object_get(prompts, name));
     return d->prompt ? ST_OK : err_set(e, ST_FORMAT, "prompts.json: '%s' is missing", name);
 }
 
@@ -46,18 +40,15 @@ status longbench_open(longbench_table *t, const char *data_dir, err *e)
 {
     const char *name;
     json_t *row;
-    *t = (longbench_table){0};
+    *t = (longbench_table){.names = {.bench = "LongBench", .ending = "_e", .size = sizeof *t->d}};
     TRY(prompt_table_read(&t->source, data_dir, "longbench/datasets.json", e));
     TRY(prompt_table_read(&t->prompts, data_dir, "longbench/prompts.json", e));
     if (json_object_size(t->source) > LONGBENCH_DATASETS)
         return err_set(e, ST_FORMAT, "datasets.json: more than %d datasets", LONGBENCH_DATASETS);
     TRY(MEM_NEW(&t->d, json_object_size(t->source), e));
-    json_object_foreach(t->source, name, row)
-    {
-        TRY(read_dataset(&t->d[t->n], name, row, t->prompts, e));
-        t->n++;
-    }
-    return t->n ? ST_OK : err_set(e, ST_FORMAT, "datasets.json: no dataset");
+    t->names.rows = t->d;
+    json_object_foreach(t->source, name, row) TRY(read_dataset(&t->d[t->names.n++], name, row, t->prompts, e));
+    return t->names.n ? ST_OK : err_set(e, ST_FORMAT, "datasets.json: no dataset");
 }
 
 void longbench_close(longbench_table *t)
@@ -68,25 +59,12 @@ void longbench_close(longbench_table *t)
     *t = (longbench_table){0};
 }
 
-static const char *name_of(const void *own, size_t i)
-{
-    const longbench_table *t = own;
-    return t->d[i].name;
-}
-
-dataset_names longbench_names(const longbench_table *t)
-{
-    return (dataset_names){"LongBench", "_e", t->n, name_of, t};
-}
-
 status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name, size_t n, err *e)
 {
-    dataset_names names = longbench_names(t);
     size_t d;
-    *out = NULL;
-    TRY(dataset_find(&d, &names, name, n, e));
-    *out = &t->d[d];
-    return ST_OK;
+    status st = dataset_find(&d, &t->names, name, n, e);
+    *out = st == ST_OK ? &t->d[d] : NULL;
+    return st;
 }
 
 /* ---- samples ---- */
@@ -116,19 +94,6 @@ static status read_sample(const void *own, void *own_sample, const char *path, c
     return check_sample(own, s, where, e);
 }
 
-/* Marks the datasets of --dataset, else all that belong to the benchmark. */
-static status list_wanted(bool *wanted, const longbench_table *t, const char *datasets, err *e)
-{
-    const dataset_names names = longbench_names(t);
-    if (datasets) TRY(datasets_mark(wanted, &names, "--dataset", datasets, e));
-    for (size_t i = 0; i < t->n; i++) {
-        bool member = !t->longbench_e || t->d[i].longbench_e;
-        if (!datasets) wanted[i] = member;
-        else if (wanted[i] && !member) return err_set(e, ST_USAGE, "--dataset: %s is not in LongBench-E", t->d[i].name);
-    }
-    return ST_OK;
-}
-
 void longbench_drop(void *s)
 {
     prediction_free(&((longbench_sample *)s)->p);
@@ -137,20 +102,21 @@ void longbench_drop(void *s)
 status longbench_read(sample_list *out, const longbench_table *t, const sample_source *from, const char *datasets,
                       err *e)
 {
-    const dataset_names names = longbench_names(t);
-    bool *wanted;
-    TRY(MEM_NEW(&wanted, t->n, e));
-    const sample_reader r = {.names = &names,
+    bool wanted[LONGBENCH_DATASETS] = {0};
+    const sample_reader r = {.names = &t->names,
                              .datasets = datasets,
                              .wanted = wanted,
                              .suffix = t->longbench_e ? "_e" : "",
                              .read = read_sample,
                              .own = t};
-    status st = list_wanted(wanted, t, datasets, e);
-    if (st == ST_OK) st = samples_read(out, &r, from, e);
-    if (st == ST_OK && out->n == 0) st = err_set(e, ST_USAGE, "--data: no samples of --dataset");
-    mem_free(wanted);
-    return st;
+    if (datasets) TRY(datasets_mark(wanted, &t->names, "--dataset", datasets, e));
+    for (size_t i = 0; i < t->names.n; i++) {
+        bool member = !t->longbench_e || t->d[i].longbench_e;
+        if (!datasets) wanted[i] = member;
+        else if (wanted[i] && !member) return err_set(e, ST_USAGE, "--dataset: %s is not in LongBench-E", t->d[i].name);
+    }
+    TRY(samples_read(out, &r, from, e));
+    return out->n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of --dataset");
 }
 
 void longbench_sample_forget(longbench_sample *s)
@@ -180,19 +146,19 @@ size_t longbench_cut(const longbench_dataset *d, const char *s, size_t n)
     return found < n && found > last ? found : last;
 }
 
-status longbench_stops(token_list *out, const tokenizer *tok, const longbench_dataset *d, err *e)
+status longbench_stops(token_list *out, const tokenizer *tok, err *e)
 {
     token_list newline = {0};
     TRY(tokenizer_eos_ids(tok, out, e));
-    if (!d->newline_stops) return ST_OK;
     status st = tokenizer_encode(tok, "\n", 1, 0, &newline, e);
     if (st == ST_OK && newline.n) st = token_list_push(out, newline.ids[newline.n - 1], e);
     token_list_free(&newline);
     return st;
 }
 
-status longbench_max_length(size_t *out, int64_t window, err *e)
+status longbench_max_length(size_t *out, const evaluation *ev, err *e)
 {
+    const int64_t window = ev->window;
     if (window < 600)
         return err_set(e, ST_USAGE, "--max-length is needed: a window of %lld tokens is too short for a default",
                        (long long)window);
@@ -257,26 +223,32 @@ static double numpy_sum(const double *x, size_t n)
 
 const char *const longbench_bucket_names[LONGBENCH_BUCKETS] = {"0-4k", "4-8k", "8k+"};
 
-double longbench_mean(const double *score, size_t n)
+status longbench_scores_add(longbench_scores *s, double score, int64_t length, err *e)
 {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += score[i];
-    return n ? round_decimals(100 * sum / (double)n, 2) : (double)NAN;
+    int b = length < 4000 ? 0 : length < 8000 ? 1 : 2;
+    size_t n = s->in[b];
+    if ((n & (n - 1)) == 0) TRY(MEM_GROW(&s->score[b], n ? 2 * n : 1, e)); /* full at powers of two */
+    s->score[b][s->in[b]++] = score;
+    s->sum += score;
+    s->n++;
+    return ST_OK;
 }
 
-status longbench_bucket_means(const double *score, const int64_t *length, size_t n, double out[LONGBENCH_BUCKETS],
-                              err *e)
+void longbench_scores_free(longbench_scores *s)
 {
-    double *x;
-    TRY(MEM_NEW(&x, n, e));
-    for (int b = 0; b < LONGBENCH_BUCKETS; b++) {
-        size_t of_bucket = 0;
-        for (size_t i = 0; i < n; i++)
-            if ((length[i] < 4000 ? 0 : length[i] < 8000 ? 1 : 2) == b) x[of_bucket++] = score[i];
-        out[b] = of_bucket ? rint(100 * (numpy_sum(x, of_bucket) / (double)of_bucket) * 100) / 100 : (double)NAN;
-    }
-    mem_free(x);
-    return ST_OK;
+    for (int b = 0; b < LONGBENCH_BUCKETS; b++) mem_free(s->score[b]);
+    *s = (longbench_scores){0};
+}
+
+double longbench_mean(const longbench_scores *s)
+{
+    return s->n ? round_decimals(100 * s->sum / (double)s->n, 2) : (double)NAN;
+}
+
+double longbench_bucket_mean(const longbench_scores *s, int b)
+{
+    const size_t n = s->in[b];
+    return n ? rint(100 * (numpy_sum(s->score[b], n) / (double)n) * 100) / 100 : (double)NAN;
 }
 
 /* ---- files of predictions ---- */
@@ -296,13 +268,6 @@ static status read_last(prediction *p, line_reader r, err *e)
     return prediction_read(p, &r, last, last_n, "pred", NULL, e);
 }
 
-void longbench_scores_free(longbench_scores *s)
-{
-    mem_free(s->score);
-    mem_free(s->length);
-    *s = (longbench_scores){0};
-}
-
 typedef struct {
     metrics *m;
     const longbench_dataset *d;
@@ -314,18 +279,11 @@ typedef struct {
 static status score_line(void *own, const prediction *p, err *e)
 {
     file_scorer *f = own;
-    longbench_scores *s = f->out;
     metric_case c = {p->text, p->answers, p->n_answers, f->last.classes, f->last.n_classes};
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
-        TRY(MEM_GROW(&s->score, cap, e));
-        TRY(MEM_GROW(&s->length, cap, e));
-        s->cap = cap;
-    }
-    TRY(longbench_score(f->m, f->d, c, &s->score[s->n], e));
+    double score;
+    TRY(longbench_score(f->m, f->d, c, &score, e));
     if (f->need_length && p->length < 0) return err_set(e, ST_FORMAT, "'length' is missing");
-    s->length[s->n++] = p->length;
-    return ST_OK;
+    return longbench_scores_add(f->out, score, p->length, e);
 }
 
 status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path, bool need_length,

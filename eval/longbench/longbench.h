@@ -4,24 +4,17 @@
 #ifndef EVAL_LONGBENCH_H
 #define EVAL_LONGBENCH_H
 
-#include <jansson.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "eval/metrics/metrics.h"
+#include "eval/evaluation.h"
 #include "eval/prediction.h"
-#include "eval/prompt.h"
-#include "eval/samples.h"
-#include "eval/stats.h"
 
 typedef struct {
     const char *name, *group;
     const metric *metric;
     int max_new_tokens;
-    bool chat;            /* the prompt is wrapped in the chat template of an instruct model */
-    bool first_line;      /* only the first line of a prediction is scored */
-    bool longbench_e;     /* one of the 13 datasets of LongBench-E */
-    bool newline_stops;   /* a newline ends the answer, whose first token is no end; else only EOS does */
+    int chat;             /* the prompt is wrapped in the chat template of an instruct model */
+    int first_line;       /* only the first line of a prediction is scored */
+    int longbench_e;      /* one of the 13 datasets of LongBench-E */
+    int newline_stops;    /* a newline ends the answer, whose first token is no end; else only EOS does */
     const char *question; /* Quest's rule: its last occurrence begins the part that is decoded; or NULL */
     const char *prompt;   /* template with {context} and {input} */
 } longbench_dataset;
@@ -31,7 +24,7 @@ enum { LONGBENCH_DATASETS = 64 };
 
 typedef struct {
     longbench_dataset *d; /* in the order of the file */
-    size_t n;
+    dataset_names names;
     bool longbench_e;         /* LongBench-E: its datasets alone, NAME_e.jsonl in a folder; lengths are needed */
     json_t *source, *prompts; /* hold the texts */
 } longbench_table;
@@ -40,8 +33,6 @@ typedef struct {
  * an error. */
 status longbench_open(longbench_table *t, const char *data_dir, err *e);
 void longbench_close(longbench_table *t);
-/* The names of its datasets; borrows t. */
-dataset_names longbench_names(const longbench_table *t);
 /* dataset_find's terms. */
 status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name, size_t n, err *e);
 
@@ -73,40 +64,40 @@ status longbench_prompt_make(prompt_tokens *out, const prompter *p, const longbe
  * most 100 characters from the end (a prompt shorter than that without a question: its last character). */
 size_t longbench_cut(const longbench_dataset *d, const char *s, size_t n);
 
-/* Appends the ids that end an answer: the model's, and the newline where it ends one. */
-status longbench_stops(token_list *out, const tokenizer *tok, const longbench_dataset *d, err *e);
+/* Appends the ids that end an answer where newline_stops: the model's, and the newline. */
+status longbench_stops(token_list *out, const tokenizer *tok, err *e);
 
-/* The default of max_length for a window of this many tokens: the window in thousands, less 500, as the published
- * tables have it (4k: 3500, 8k: 7500, 16k: 15500, 32k: 31500); below 2,000 tokens the window less 500. ST_USAGE for
- * less than 600. */
-status longbench_max_length(size_t *out, int64_t window, err *e);
+/* The default of max_length: the window in thousands of tokens, less 500, as the published tables have it (4k: 3500,
+ * 8k: 7500, 16k: 15500, 32k: 31500); below 2,000 tokens the window less 500. ST_USAGE for less than 600. */
+status longbench_max_length(size_t *out, const evaluation *ev, err *e);
 
 /* ---- scores ---- */
 
 /* The score in 0..1 of one raw prediction, post-processed as the dataset wants it: metric_score's terms. */
 status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, double *score, err *e);
 
-/* Returns 100 times the mean, rounded to two decimals as Python does; NAN: no scores. */
-double longbench_mean(const double *score, size_t n);
-
-enum { LONGBENCH_BUCKETS = 3 };
+enum { LONGBENCH_BUCKETS = 3 }; /* lengths below 4000, below 8000 and the others */
 extern const char *const longbench_bucket_names[LONGBENCH_BUCKETS];
-/* Computes the means for lengths below 4000, below 8000 and the others; NAN: no scores. The official code takes NumPy's
- * mean and rounding here, which may differ from Python's in the last digit; so does this. */
-status longbench_bucket_means(const double *score, const int64_t *length, size_t n, double out[LONGBENCH_BUCKETS],
-                              err *e);
 
-/* Scores of a file's predictions in their order; zeroed: none. */
+/* Scores of predictions, by their lengths; zeroed: none. */
 typedef struct {
-    double *score;
-    int64_t *length;
-    size_t n, cap;
+    double sum; /* of all, in the order in which they were added */
+    size_t n;
+    double *score[LONGBENCH_BUCKETS];
+    size_t in[LONGBENCH_BUCKETS]; /* scores of each bucket */
 } longbench_scores;
+
+status longbench_scores_add(longbench_scores *s, double score, int64_t length, err *e);
+void longbench_scores_free(longbench_scores *s);
+/* Returns 100 times the mean, rounded to two decimals as Python does; NAN: no scores. */
+double longbench_mean(const longbench_scores *s);
+/* Returns the mean of bucket b. The official code takes NumPy's mean and rounding here, which may differ from Python's
+ * in the last digit; so does this. */
+double longbench_bucket_mean(const longbench_scores *s, int b);
 
 /* Scores the predictions of a JSONL file, objects with pred, answers, all_classes and, with need_length, length. As in
  * the official code the classes of the last line hold for all. ST_FORMAT names line and field. */
 status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path, bool need_length,
                             longbench_scores *out, err *e);
-void longbench_scores_free(longbench_scores *s);
 
 #endif

@@ -23,8 +23,8 @@ typedef struct {
     const longbench_options *o;
     const evaluation *ev; /* an item for each sample */
     longbench_table t;
-    prompt_file file;  /* --prompts */
-    token_list *stops; /* [t.n] */
+    prompt_file file; /* --prompts */
+    token_list stops; /* of datasets with newline_stops */
 } longbench_run;
 
 static longbench_sample *sample_at(const evaluation *ev, size_t i)
@@ -34,17 +34,12 @@ static longbench_sample *sample_at(const evaluation *ev, size_t i)
 
 /* ---- prompts and answers ---- */
 
-static status max_length(size_t *out, const evaluation *ev, err *e)
-{
-    return longbench_max_length(out, ev->window, e);
-}
-
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     longbench_run *r = own;
     longbench_sample *s = sample_at(ev, i);
     const longbench_dataset *d = &r->t.d[s->at.dataset];
-    out->stop = &r->stops[s->at.dataset];
+    if (d->newline_stops) out->stop = &r->stops;
     out->n_new = (size_t)d->max_new_tokens;
     out->not_first = d->newline_stops;
     TRY(longbench_prompt_make(&out->tokens, &ev->prompter, d, s->p.text, s->input, e));
@@ -104,20 +99,14 @@ static answer_group of_dataset(size_t d)
 /* The means of a dataset's ranges of lengths. */
 static status bucket_means(const answers *a, size_t row, size_t d, double out[LONGBENCH_BUCKETS], err *e)
 {
-    double *score;
-    int64_t *length = NULL;
-    size_t n = 0;
-    TRY(MEM_NEW(&score, a->n, e));
-    status st = MEM_NEW(&length, a->n, e);
+    longbench_scores s = {0};
+    status st = ST_OK;
     for (size_t i = 0; i < a->n && st == ST_OK; i++) {
         const json_t *line = a->line[row * a->n + i];
-        if (!line || !answers_has(a, i, of_dataset(d))) continue;
-        score[n] = a->score(line);
-        length[n++] = a->id[i].key[1];
+        if (line && answers_has(a, i, of_dataset(d))) st = longbench_scores_add(&s, a->score(line), a->id[i].key[1], e);
     }
-    if (st == ST_OK) st = longbench_bucket_means(score, length, n, out, e);
-    mem_free(score);
-    mem_free(length);
+    for (int b = 0; b < LONGBENCH_BUCKETS; b++) out[b] = longbench_bucket_mean(&s, b);
+    longbench_scores_free(&s);
     return st;
 }
 
@@ -125,8 +114,8 @@ static status bucket_means(const answers *a, size_t row, size_t d, double out[LO
 static bool group_of(const answers *a, bool *among, size_t d)
 {
     const longbench_table *t = &((const longbench_run *)a->t.ev->own)->t;
-    size_t first = t->n;
-    for (size_t k = t->n; k-- > 0;) {
+    size_t first = t->names.n;
+    for (size_t k = t->names.n; k-- > 0;) {
         among[k] = strcmp(t->d[k].group, t->d[d].group) == 0 && answers_count(a, of_dataset(k)) > 0;
         if (among[k]) first = k;
     }
@@ -153,13 +142,13 @@ static status print_groups(const answers *a, err *e)
 {
     const longbench_table *t = &((const longbench_run *)a->t.ev->own)->t;
     bool among[LONGBENCH_DATASETS];
-    for (size_t d = 0; d < t->n; d++) {
+    for (size_t d = 0; d < t->names.n; d++) {
         if (!group_of(a, among, d)) continue;
-        TRY(answers_average_line(a, t->d[d].group, t->n, among, e));
-        for (size_t k = d; k < t->n; k++)
+        TRY(answers_average_line(a, t->d[d].group, t->names.n, among, e));
+        for (size_t k = d; k < t->names.n; k++)
             if (among[k]) TRY(print_dataset(a, k, e));
     }
-    return answers_average_line(a, "average of datasets", t->n, NULL, e);
+    return answers_average_line(a, "average of datasets", t->names.n, NULL, e);
 }
 
 static status print_title(const answers *a, err *e)
@@ -178,7 +167,7 @@ static void add_cells(json_t **list, const answers *a, size_t row)
 {
     const longbench_run *r = a->t.ev->own;
     double mean[LONGBENCH_BUCKETS];
-    for (size_t d = 0; d < r->t.n; d++) {
+    for (size_t d = 0; d < r->t.names.n; d++) {
         if (answers_cell(a, row, of_dataset(d)).costs.n == 0) continue;
         json_t *head = json_pack("{s:s, s:s}", "dataset", r->t.d[d].name, "group", r->t.d[d].group);
         answers_json(list, a, row, of_dataset(d), head, NULL);
@@ -196,10 +185,10 @@ static void add_averages(json_t *o, const answers *a, size_t row)
     bool among[LONGBENCH_DATASETS];
     if (a->t.ev->rows.why[row].code != ST_OK) return;
     json_t *groups = json_object();
-    for (size_t d = 0; d < t->n; d++)
+    for (size_t d = 0; d < t->names.n; d++)
         if (group_of(a, among, d))
-            json_object_set_new(groups, t->d[d].group, results_real(answers_average(a, row, t->n, among)));
-    json_object_set_new(o, "average", results_real(answers_average(a, row, t->n, NULL)));
+            json_object_set_new(groups, t->d[d].group, results_real(answers_average(a, row, t->names.n, among)));
+    json_object_set_new(o, "average", results_real(answers_average(a, row, t->names.n, NULL)));
     json_object_set_new(o, "groups", groups);
 }
 
@@ -235,7 +224,7 @@ static status load(void *own, evaluation *ev, err *e)
     r->ev = ev;
     TRY(longbench_open(&r->t, ev->data_dir, e));
     r->t.longbench_e = r->o->by_length;
-    ev->names = longbench_names(&r->t);
+    ev->names = r->t.names;
     if (r->o->prompts) TRY(prompt_file_read(&r->file, r->o->prompts, e));
     TRY(longbench_read(&ev->samples, &r->t, &ev->source, r->o->dataset, e));
     return take_prompts(r, e);
@@ -244,16 +233,13 @@ static status load(void *own, evaluation *ev, err *e)
 static status find_stops(void *own, evaluation *ev, err *e)
 {
     longbench_run *r = own;
-    TRY(MEM_NEW(&r->stops, r->t.n, e));
-    for (size_t i = 0; i < r->t.n; i++) TRY(longbench_stops(&r->stops[i], ev->g.tok, &r->t.d[i], e));
-    return ST_OK;
+    return longbench_stops(&r->stops, ev->g.tok, e);
 }
 
 static void free_run(void *own)
 {
     longbench_run *r = own;
-    for (size_t i = 0; r->stops && i < r->t.n; i++) token_list_free(&r->stops[i]);
-    mem_free(r->stops);
+    token_list_free(&r->stops);
     prompt_file_close(&r->file);
     longbench_close(&r->t);
 }
@@ -266,7 +252,7 @@ static const evaluation_kind evaluation_of_longbench = {.name = "longbench",
                                                         .tables = tables,
                                                         .load = load,
                                                         .ready = find_stops,
-                                                        .max_length = max_length,
+                                                        .max_length = longbench_max_length,
                                                         .item = make_item,
                                                         .config = config,
                                                         .judge = judge,
@@ -288,37 +274,24 @@ static status dataset_of(const longbench_dataset **out, const longbench_table *t
     return st == ST_OK ? st : err_set(e, st, "--score: by its name, %s (--dataset NAME says it)", inner.msg);
 }
 
-/* As Python writes a number of at most two decimals: 50.0, 83.33, NaN. */
-static status print_number(double x, err *e)
+/* Prints scores as Python writes numbers of at most two decimals: 50.0, 83.33, NaN. */
+static status print_scores(const longbench_options *o, const longbench_dataset *d, const longbench_scores *s, err *e)
 {
-    char text[32];
-    if (isnan(x)) return out_printf(e, "NaN");
-    size_t n = (size_t)snprintf(text, sizeof text, "%.2f", x);
-    if (text[n - 1] == '0') text[n - 1] = 0;
-    return out_printf(e, "%s", text);
-}
-
-static status print_buckets(const longbench_scores *s, err *e)
-{
-    double mean[LONGBENCH_BUCKETS];
-    TRY(longbench_bucket_means(s->score, s->length, s->n, mean, e));
-    TRY(out_printf(e, "{\n"));
-    for (int b = 0; b < LONGBENCH_BUCKETS; b++) {
-        TRY(out_printf(e, "        \"%s\": ", longbench_bucket_names[b]));
-        TRY(print_number(mean[b], e));
-        TRY(out_printf(e, b + 1 < LONGBENCH_BUCKETS ? ",\n" : "\n"));
-    }
-    return out_printf(e, "    }");
-}
-
-static status score_file(const longbench_options *o, metrics *m, const longbench_dataset *d, longbench_scores *s,
-                         err *e)
-{
-    TRY(longbench_score_file(m, d, o->score, o->by_length, s, e));
-    TRY(out_printf(e, "{\n    \"%s\": ", d->name));
-    TRY(o->by_length ? print_buckets(s, e) : print_number(longbench_mean(s->score, s->n), e));
-    TRY(out_printf(e, "\n}\n"));
-    return out_flush(e);
+    json_t *buckets = json_object(), *total = results_real(longbench_mean(s));
+    for (int b = 0; b < LONGBENCH_BUCKETS; b++)
+        json_object_set_new(buckets, longbench_bucket_names[b], results_real(longbench_bucket_mean(s, b)));
+    json_t *o_json = json_pack("{s:O}", d->name, o->by_length ? buckets : total);
+    char *json = json_dumps(o_json, JSON_INDENT(4) | JSON_REAL_PRECISION(5));
+    prompt_text text = {0};
+    status st = json ? prompt_puts(&text, json, e) : err_set(e, ST_NOMEM, "out of memory");
+    if (st == ST_OK) st = prompt_replace(&text, (utf8_text){"null", 4}, (utf8_text){"NaN", 3}, e);
+    if (st == ST_OK) st = out_printf(e, "%s\n", text.s);
+    json_decref(o_json);
+    json_decref(buckets);
+    json_decref(total);
+    mem_free(text.s);
+    free(json);
+    return st == ST_OK ? out_flush(e) : st;
 }
 
 static status score_only(const cli *c, const char *dir, metrics *m, err *e)
@@ -336,7 +309,8 @@ static status score_only(const cli *c, const char *dir, metrics *m, err *e)
                                        : "--prompts");
     TRY_GOTO(longbench_open(&t, dir, e));
     TRY_GOTO(dataset_of(&d, &t, o, e));
-    TRY_GOTO(score_file(o, m, d, &s, e));
+    TRY_GOTO(longbench_score_file(m, d, o->score, o->by_length, &s, e));
+    TRY_GOTO(print_scores(o, d, &s, e));
 done:
     longbench_scores_free(&s);
     longbench_close(&t);
@@ -357,28 +331,18 @@ static status cmd_longbench(const cli *c, err *e)
     return st;
 }
 
+#define OWN(field) AT_OWN(longbench_options, field)
+
 static const cli_option options[] = {
-    {.name = "dataset",
-     .arg = "NAME,...",
-     AT_OWN(longbench_options, dataset),
-     .help = "only these datasets (default: all that are there; --score: the one of the file's name)"},
-    {.name = "e",
-     .letter = 'E',
-     .type = OPTION_FLAG,
-     AT_OWN(longbench_options, by_length),
-     .help = "LongBench-E: a score for each range of lengths"},
-    {.name = "score",
-     .arg = "FILE.jsonl",
-     AT_OWN(longbench_options, score),
-     .help = "only score predictions: lines with pred, answers, all_classes, length"},
-    {.name = "prompts",
-     .arg = "FILE.json",
-     AT_OWN(longbench_options, prompts),
-     .help = "templates of one's own: a JSON object of a text for each dataset, with {context} and {input}"},
-    {.name = "protocol",
-     .arg = "prefill|decode",
-     AT(protocol),
-     .help = "feed the prompt at once (default), or its question token by token (Quest)"},
+    OPTION("dataset", "NAME,...", TEXT, OWN(dataset),
+           "only these datasets (default: all that are there; --score: the one of the file's name)"),
+    {.name = "e", .letter = 'E', FLAG, OWN(by_length), .help = "LongBench-E: a score for each range of lengths"},
+    OPTION("score", "FILE.jsonl", TEXT, OWN(score),
+           "only score predictions: lines with pred, answers, all_classes, length"),
+    OPTION("prompts", "FILE.json", TEXT, OWN(prompts),
+           "templates of one's own: a JSON object of a text for each dataset, with {context} and {input}"),
+    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+           "feed the prompt at once (default), or its question token by token (Quest)"),
     {0}};
 
 const command longbench_command = {.name = "eval longbench",

@@ -40,13 +40,7 @@ const ruler_task ruler_tasks[RULER_TASKS] = {
     OTHER("qa_2", RULER_QA, "ruler_part", RULER_HOTPOTQA),
 };
 
-static const char *name_of(const void *own, size_t i)
-{
-    const ruler_task *t = own;
-    return t[i].name;
-}
-
-const dataset_names ruler_names = {"RULER", NULL, RULER_TASKS, name_of, ruler_tasks};
+const dataset_names ruler_names = {"RULER", NULL, RULER_TASKS, ruler_tasks, sizeof *ruler_tasks};
 
 const char *ruler_value_name(const ruler_task *task)
 {

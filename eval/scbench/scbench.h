@@ -21,7 +21,7 @@ typedef struct {
 extern const scbench_task scbench_tasks[SCBENCH_TASKS];
 /* Returns ST_UNSUPPORTED, with the reason, for a task that is not in this program; where: what asks for it. */
 status scbench_refuse(const scbench_task *t, const char *where, err *e);
-dataset_names scbench_names(void);
+extern const dataset_names scbench_names;
 
 /* ---- prompts ---- */
 

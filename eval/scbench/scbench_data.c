@@ -29,16 +29,7 @@ const scbench_task scbench_tasks[SCBENCH_TASKS] = {
     {"scbench_repoqa_and_kv", .refused = true},
 };
 
-static const char *name_of(const void *own, size_t i)
-{
-    const scbench_task *t = own;
-    return t[i].name;
-}
-
-dataset_names scbench_names(void)
-{
-    return (dataset_names){"SCBench", NULL, SCBENCH_TASKS, name_of, scbench_tasks};
-}
+const dataset_names scbench_names = {"SCBench", NULL, SCBENCH_TASKS, scbench_tasks, sizeof *scbench_tasks};
 
 /* ---- labels ---- */
 
@@ -72,10 +63,9 @@ static status read_labels(scbench_turn *t, const char *where, err *e)
 /* The task that a turn of a mixed one is of. */
 static status read_task(scbench_turn *t, const json_t *turn, const char *where, err *e)
 {
-    dataset_names names = scbench_names();
     utf8_text name;
     TRY(sample_text(&name, turn, "task", where, e));
-    TRY(dataset_find(&t->task, &names, name.s, name.n, e));
+    TRY(dataset_find(&t->task, &scbench_names, name.s, name.n, e));
     if (scbench_tasks[t->task].metric && !scbench_tasks[t->task].refused) return ST_OK;
     return err_set(e, ST_FORMAT, "%s: 'task': %.40s cannot be part of another one", where, name.s);
 }

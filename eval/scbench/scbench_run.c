@@ -25,9 +25,8 @@ typedef struct {
     const scbench_options *o;
     evaluation *ev; /* a pass for each task; an item for each turn of its samples */
     scbench_prompts prompts;
-    bool requests;
-    bool wanted[SCBENCH_TASKS], made[SCBENCH_TASKS];
-    int64_t length;      /* of samples that are made, in tokens */
+    int requests; /* a mode: 0 or 1 */
+    made_source source;
     size_t first, last;  /* samples of the current pass */
     scbench_parts parts; /* of the sample whose items are being made, */
     size_t parts_of;     /* which is this one, + 1 */
@@ -46,26 +45,26 @@ static int64_t index_of(const scbench_sample *s, size_t turn)
 
 /* ---- options ---- */
 
+static const char *const modes[] = {"multi-turn", "multi-request", NULL};
+
 static status parse_options(scbench_run *r, err *e)
 {
     const scbench_options *o = r->o;
-    bool any = false;
-    r->requests = o->mode && strcmp(o->mode, "multi-request") == 0;
-    if (o->mode && !r->requests && strcmp(o->mode, "multi-turn") != 0)
-        return err_set(e, ST_USAGE, "--mode: '%.40s' is not one of: multi-turn multi-request", o->mode);
+    made_source *s = &r->source;
+    TRY(cli_choose(&r->requests, o->mode, modes, "--mode", e));
     if (o->own && r->requests)
         return err_set(e, ST_USAGE, "--disable-golden-context: --mode multi-request has no answers between questions");
-    if (o->dataset) TRY(datasets_mark(r->wanted, &r->ev->names, "--dataset", o->dataset, e));
+    s->named = o->dataset;
+    if (s->named) TRY(datasets_mark(s->wanted, &r->ev->names, "--dataset", s->named, e));
     for (size_t i = 0; i < SCBENCH_TASKS; i++) {
         const scbench_task *t = &scbench_tasks[i];
-        if (o->dataset && r->wanted[i] && t->refused) return scbench_refuse(t, "--dataset", e);
-        if (!o->dataset) r->wanted[i] = t->in_table || (t->generated && !r->ev->c->data);
-        r->made[i] = r->wanted[i] && t->generated && !r->ev->c->data;
-        any |= r->made[i];
+        const bool makes = t->generated && !r->ev->c->data;
+        if (s->wanted[i] && t->refused) return scbench_refuse(t, "--dataset", e);
+        if (!s->named) s->wanted[i] = t->in_table || makes;
+        s->made[i] = s->wanted[i] && makes;
     }
-    if (!o->length) return ST_OK;
-    if (!any) return err_set(e, ST_USAGE, "--length: no task is made (with --data none is)");
-    return cli_parse_size(&r->length, o->length, "--length", e);
+    TRY(made_lengths(s, o->length, 1, e));
+    return s->length ? ST_OK : MEM_NEW(&s->length, s->n_length = 1, e);
 }
 
 /* ---- samples ---- */
@@ -150,53 +149,19 @@ static status load_parts(scbench_run *r, size_t i, err *e)
 
 /* ---- samples that are made ---- */
 
-static void drop(scbench_sample *s)
+static status make_sample(void *s, const made_place *at, size_t units, err *e)
 {
-    scbench_drop(s);
-    json_decref(s->at.root);
+    return scbench_generate(&((sample_head *)s)->root, at, units, e);
 }
 
-static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r, const made_place *at, size_t units,
-                        err *e)
+/* The same samples are made whatever stands between their turns. */
+static status count_tokens(const void *own, const void *s, int64_t *n, err *e)
 {
     scbench_parts p = {0};
-    json_t *root;
-    TRY(scbench_generate(&root, at, units, e));
-    *s = (scbench_sample){.at = {at->dataset, at->number, root}};
-    status st = scbench_read(NULL, s, "", "generated", e);
-    if (st == ST_OK) st = make_parts(&p, r, s, false, UNCUT, e); /* the same samples whatever stands between turns */
-    *tokens = st == ST_OK ? tokens_of(r, s, &p, false) : 0;
+    status st = make_parts(&p, own, s, false, UNCUT, e);
+    if (st == ST_OK) *n = (int64_t)tokens_of(own, s, &p, false);
     scbench_parts_free(&p);
-    if (st != ST_OK) drop(s);
     return st;
-}
-
-/* A sample that fills the length but for a fiftieth. */
-static status make_sample(const void *own, void *sample, const made_place *at, err *e)
-{
-    enum { FEW = 8, STEP = 64 };
-    const scbench_run *r = own;
-    scbench_sample *s = sample;
-    size_t least, more, n, length = (size_t)at->length;
-    TRY(try_units(s, &least, r, at, FEW, e));
-    drop(s);
-    if (least > length)
-        return err_set(e, ST_USAGE, "--length (or --ctx) %zu: too short for %s, at least %zu tokens", length,
-                       scbench_tasks[at->dataset].name, least);
-    TRY(try_units(s, &more, r, at, FEW + STEP, e));
-    double unit = more > least ? (double)(more - least) / STEP : 1;
-    size_t units = FEW + (size_t)((double)(length - least) / unit);
-    for (;; units -= units / 50 + 1) {
-        drop(s);
-        if (units < FEW) units = FEW;
-        TRY(try_units(s, &n, r, at, units, e));
-        if (n <= length || units == FEW) return ST_OK;
-    }
-}
-
-static made_source source_of(const scbench_run *r)
-{
-    return (made_source){r->wanted, r->made, r->o->dataset, read_sample, make_sample, r};
 }
 
 /* ---- passes, items, answers ---- */
@@ -295,10 +260,10 @@ static json_t *config(const void *own)
         json_object_set_new(counts, name, json_integer(n + (json_int_t)sample_at(r, i)->n_turns));
     }
     for (size_t t = 0; t < SCBENCH_TASKS; t++)
-        if (r->made[t]) json_array_append_new(made, json_string(scbench_tasks[t].name));
-    return json_pack("{s:I, s:s, s:o*, s:I, s:o, s:o}", "window", (json_int_t)r->ev->window, "mode",
-                     r->requests ? "multi-request" : "multi-turn", "golden_context", r->o->own ? json_false() : NULL,
-                     "length", (json_int_t)r->length, "made", made, "samples", counts);
+        if (r->source.made[t]) json_array_append_new(made, json_string(scbench_tasks[t].name));
+    return json_pack("{s:I, s:s, s:o*, s:I, s:o, s:o}", "window", (json_int_t)r->ev->window, "mode", modes[r->requests],
+                     "golden_context", r->o->own ? json_false() : NULL, "length", (json_int_t)*r->source.length, "made",
+                     made, "samples", counts);
 }
 
 /* ---- the report: what a strategy loses between turns shows from the first turn to the later ones ---- */
@@ -338,7 +303,7 @@ static status print_task(const answers *a, int task, err *e)
 {
     const scbench_run *r = a->t.ev->own;
     char name[40];
-    snprintf(name, sizeof name, "%s%s", short_name(task), r->made[task] ? " (made)" : "");
+    snprintf(name, sizeof name, "%s%s", short_name(task), r->source.made[task] ? " (made)" : "");
     TRY(answers_line(a, 0, name, ANSWERS(task, ALL, ALL), e));
     if (scbench_tasks[task].metric) return print_turns(a, task, ALL, 2, e);
     for (int kind = 0; kind < SCBENCH_TASKS; kind++) {
@@ -370,9 +335,10 @@ static void add_cell(json_t **list, const answers *a, size_t row, int task, int 
     const scbench_run *r = a->t.ev->own;
     const answer_group g = ANSWERS(task, kind, turn);
     if (answers_count(a, g) == 0) return;
-    answers_json(
-        list, a, row, g, json_pack("{s:s, s:s}", "dataset", scbench_tasks[task].name, "task", scbench_tasks[kind].name),
-        json_pack("{s:o, s:b}", "turn", turn == ALL ? json_null() : json_integer(turn + 1), "made", r->made[task]));
+    answers_json(list, a, row, g,
+                 json_pack("{s:s, s:s}", "dataset", scbench_tasks[task].name, "task", scbench_tasks[kind].name),
+                 json_pack("{s:o, s:b}", "turn", turn == ALL ? json_null() : json_integer(turn + 1), "made",
+                           r->source.made[task]));
 }
 
 /* Adds, of each kind in each task, each turn and all of them. */
@@ -392,8 +358,7 @@ static void add_average(json_t *o, const answers *a, size_t row)
 static json_t *options_json(const void *own)
 {
     const scbench_run *r = own;
-    return json_pack("{s:s, s:I}", "mode", r->requests ? "multi-request" : "multi-turn", "length",
-                     (json_int_t)r->length);
+    return json_pack("{s:s, s:I}", "mode", modes[r->requests], "length", (json_int_t)*r->source.length);
 }
 
 static double percent(double sum, size_t n)
@@ -424,29 +389,25 @@ static const answers_layout layout = {.count = count_turns,
 static status load(void *own, evaluation *ev, err *e)
 {
     scbench_run *r = own;
-    bool any = false;
     r->o = ev->c->own;
     r->ev = ev;
-    ev->names = scbench_names();
+    ev->names = scbench_names;
+    r->source = (made_source){.own = r, .read = read_sample, .make = make_sample, .count = count_tokens};
     TRY(scbench_prompts_open(&r->prompts, ev->data_dir, e));
     TRY(parse_options(r, e));
-    const made_source source = source_of(r);
-    TRY(made_read(ev, &source, e));
-    for (size_t i = 0; i < SCBENCH_TASKS; i++) any |= r->wanted[i] && !r->made[i];
-    return ev->samples.n > 0 || !any || !ev->c->data ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
+    return made_read(ev, &r->source, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     scbench_run *r = own;
-    const made_source source = source_of(r);
-    TRY(made_length(&r->length, ev, e));
-    return made_add(ev, &source, &r->length, 1, e);
+    return made_add(ev, &r->source, e);
 }
 
 static void free_run(void *own)
 {
     scbench_run *r = own;
+    made_close(&r->source);
     scbench_parts_free(&r->parts);
     scbench_prompts_close(&r->prompts);
 }
@@ -472,23 +433,17 @@ static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
                                                       .layout = &layout,
                                                       .free = free_run};
 
+#define OWN(field) AT_OWN(scbench_options, field)
+
 static const cli_option options[] = {
-    {.name = "dataset",
-     .arg = "NAME,...",
-     AT_OWN(scbench_options, dataset),
-     .help = "only these tasks (default: those that the benchmark reports, but for scbench_repoqa)"},
-    {.name = "mode",
-     .arg = "multi-turn|multi-request",
-     AT_OWN(scbench_options, mode),
-     .help = "questions as turns with the right answers between them (default), or each on the context alone"},
-    {.name = "length",
-     .arg = "N",
-     AT_OWN(scbench_options, length),
-     .help = "make samples of N tokens (without --data; default: --ctx, else at most 4k)"},
-    {.name = "disable-golden-context",
-     .type = OPTION_FLAG,
-     AT_OWN(scbench_options, own),
-     .help = "turns follow the model's own answers, which stay in its memory, and not the right ones"},
+    OPTION("dataset", "NAME,...", TEXT, OWN(dataset),
+           "only these tasks (default: those that the benchmark reports, but for scbench_repoqa)"),
+    OPTION("mode", "multi-turn|multi-request", TEXT, OWN(mode),
+           "questions as turns with the right answers between them (default), or each on the context alone"),
+    OPTION("length", "N", TEXT, OWN(length),
+           "make samples of N tokens (without --data; default: --ctx, else at most 4k)"),
+    OPTION("disable-golden-context", NULL, FLAG, OWN(own),
+           "turns follow the model's own answers, which stay in its memory, and not the right ones"),
     {0}};
 
 EVALUATION_COMMAND(scbench, SAMPLE_OPTIONS_GROUPS,

@@ -120,6 +120,6 @@ refused 1 "tree-sitter" "its data" eval scbench --data "$tmp/bad.jsonl"
 refused 2 "nearest name is scbench_kv" "another task" eval scbench --dataset scbench_k
 refused 2 "--mode: 'both' is not one of" "another mode" eval scbench --mode both
 refused 2 "--length (or --ctx) 20: too short for scbench_kv, at least" "a length without room" eval scbench --length 20
-refused 2 "--length: no task is made" "a length of data" eval scbench --data "$tmp/short.jsonl" --length 2k
+refused 2 "--length: none of the tasks is made" "a length of data" eval scbench --data "$tmp/short.jsonl" --length 2k
 refused 2 "has no room for the questions and answers" "a window without room" eval scbench --ctx 16 --data "$tmp/short.jsonl"
 finish

@@ -17,23 +17,22 @@ static metrics *m;
 static void use(const infinitebench_prompts *p, const infinitebench_sample *s)
 {
     const infinitebench_task *t = &infinitebench_tasks[s->at.dataset];
-    metric_case c = {s->p.text, s->p.answers, s->p.n_answers, NULL, 0};
     prompt_text text;
     double x = 0;
     err e = {0};
     if (infinitebench_fill(&text, p, s, NULL) != ST_OK || strlen(text.s) != text.n) abort();
     mem_free(text.s);
-    if (!s->answers || s->p.n_answers == 0) abort();
-    status st = metric_score(m, metric_find(p->set == PROMPTS_INFLLM ? t->infllm : t->name), &c, &x, &e);
+    if (!infinitebench_answers(s) || json_array_size(s->labels) == 0) abort();
+    status st =
+        labels_score(&x, m, metric_find(p->set == PROMPTS_INFLLM ? t->infllm : t->name), s->context, s->labels, &e);
     if (st == ST_OK ? !(x >= 0 && x <= 1) : !e.msg[0]) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const dataset_names names = infinitebench_names();
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     for (int i = 0; i < 3; i++) {
-        const sample_reader r = {.names = &names, .read = infinitebench_read, .own = &sets[i]};
+        const sample_reader r = {.names = &infinitebench_names, .read = infinitebench_read, .own = &sets[i]};
         sample_list l = {.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
         err e = {0};
         if (!sets[i].prompts &&

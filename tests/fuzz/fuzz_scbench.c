@@ -43,8 +43,7 @@ static void score(const scbench_sample *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const dataset_names names = scbench_names();
-    const sample_reader r = {.names = &names, .read = scbench_read};
+    const sample_reader r = {.names = &scbench_names, .read = scbench_read};
     sample_list l = {.size = sizeof(scbench_sample), .drop = scbench_drop};
     err e = {0};
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();

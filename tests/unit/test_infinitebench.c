@@ -17,9 +17,8 @@ static infinitebench_prompts sets[3];
 
 static size_t task_of(const char *name)
 {
-    dataset_names names = infinitebench_names();
     size_t t;
-    if (dataset_find(&t, &names, name, strlen(name), NULL) != ST_OK) abort();
+    if (dataset_find(&t, &infinitebench_names, name, strlen(name), NULL) != ST_OK) abort();
     return t;
 }
 
@@ -27,8 +26,7 @@ static size_t task_of(const char *name)
 
 static status read_line(infinitebench_sample *s, infinitebench_set set, const char *line, err *e)
 {
-    const dataset_names names = infinitebench_names();
-    const sample_reader r = {.names = &names, .read = infinitebench_read, .own = &sets[set]};
+    const sample_reader r = {.names = &infinitebench_names, .read = infinitebench_read, .own = &sets[set]};
     sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
     *e = (err){0};
     *s = (infinitebench_sample){0};
@@ -141,6 +139,11 @@ static void test_long_line(void)
     free(line);
 }
 
+static const char *label_of(const infinitebench_sample *s, size_t i)
+{
+    return json_string_value(json_array_get(s->labels, i));
+}
+
 static void test_labels(void)
 {
     infinitebench_sample s;
@@ -150,14 +153,16 @@ static void test_labels(void)
                     "\"answer\":[\"d\"],\"options\":[\"a\",\"b\",\"c\",\"d\"]}",
                     &e),
           &e, "an option");
-    ok(s.p.n_answers == 2 && s.p.answers[1].n == 1 && s.p.answers[1].s[0] == 'D', "gets its letter");
-    ok(json_array_size(s.answers) == 2, "in the results too");
+    ok(json_array_size(s.labels) == 2, "has two labels");
+    is_str(label_of(&s, 1), "D", "gets its letter");
+    ok(infinitebench_answers(&s) == s.labels, "in the results too");
     free_sample(&s);
     is_ok(read_line(&s, PROMPTS_OFFICIAL,
                     "{\"dataset\":\"math_find\",\"context\":\"c\",\"input\":\"The x of\",\"answer\":[5.0]}", &e),
           &e, "a number");
-    ok(s.p.n_answers == 1 && strcmp(s.p.answers[0].s, "5.0") == 0 && json_is_real(json_array_get(s.answers, 0)),
-       "stays what it is");
+    is_str(label_of(&s, 0), "5.0", "is a text as a label");
+    ok(json_array_size(s.labels) == 1 && json_is_real(json_array_get(infinitebench_answers(&s), 0)),
+       "stays what it is in the results");
     free_sample(&s);
     is_err(read_line(&s, PROMPTS_INFLLM,
                      "{\"dataset\":\"kv_retrieval\",\"context\":\"c\",\"input\":\"which?\","
@@ -299,7 +304,7 @@ static size_t units_of(const infinitebench_sample *s)
 {
     const char *part = s->at.dataset == task_of("kv_retrieval") ? "\": \"" : MADE_NOISE;
     size_t n = 0;
-    for (const char *c = s->p.text.s; (c = strstr(c, part)); c++) n++;
+    for (const char *c = s->context.s; (c = strstr(c, part)); c++) n++;
     return n;
 }
 
@@ -312,14 +317,52 @@ static size_t tokens_of(const infinitebench_prompts *p, const prompter *how, con
     return n;
 }
 
+/* With what the prompts of made samples are written. */
+typedef struct {
+    const infinitebench_prompts *p;
+    const prompter *how;
+} writing;
+
+static status read_made(const void *own, void *s, const char *path, const char *where, err *e)
+{
+    return infinitebench_read(((const writing *)own)->p, s, path, where, e);
+}
+
+static status make_made(void *own_sample, const made_place *at, size_t units, err *e)
+{
+    infinitebench_sample *s = own_sample;
+    s->length = at->length;
+    return infinitebench_generate(&s->at.root, &s->depth, at, units, e);
+}
+
+static status count_made(const void *own, const void *own_sample, int64_t *n, err *e)
+{
+    const writing *w = own;
+    const infinitebench_sample *s = own_sample;
+    prompt_tokens t;
+    status st = infinitebench_prompt_make(&t, w->p, w->how, s, e);
+    *n = (int64_t)(t.head.n + t.tail.n) + w->p->n_new[s->at.dataset];
+    prompt_tokens_free(&t);
+    return st;
+}
+
+static status make_sample(infinitebench_sample *s, const infinitebench_prompts *p, const prompter *how,
+                          const made_place *at, err *e)
+{
+    const writing w = {p, how};
+    const made_source source = {.exact = true, .own = &w, .read = read_made, .make = make_made, .count = count_made};
+    const sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
+    return made_fit(s, &source, &l, &infinitebench_names, at, e);
+}
+
 static void check_longest(const prompter *how, const infinitebench_prompts *p, const made_place *at)
 {
     infinitebench_sample s, more;
     double depth;
     err e = {0};
     size_t room = (size_t)(at->length - p->n_new[at->dataset]);
-    if (!is_ok(infinitebench_sample_make(&s, p, how, at, &e), &e, "%s of %lld tokens",
-               infinitebench_tasks[at->dataset].name, (long long)at->length))
+    if (!is_ok(make_sample(&s, p, how, at, &e), &e, "%s of %lld tokens", infinitebench_tasks[at->dataset].name,
+               (long long)at->length))
         return;
     size_t units = units_of(&s), n = tokens_of(p, how, &s);
     more = (infinitebench_sample){.at = {at->dataset, 0, generate(at, units + 1, &depth)}};
@@ -347,8 +390,8 @@ static void test_longest(void)
     }
     made_place at = {task_of("passkey"), 1, 60, 0, 3};
     if (t)
-        is_err(infinitebench_sample_make(&s, &sets[0], &how, &at, &e), &e, ST_USAGE,
-               "60: too short for passkey, at least", "a length that holds none");
+        is_err(make_sample(&s, &sets[0], &how, &at, &e), &e, ST_USAGE, "60: too short for passkey, at least",
+               "a length that holds none");
     tokenizer_free(t);
 }
 
@@ -361,7 +404,7 @@ static void test_memory(void)
     oom_run o = {0};
     while (t && o.n < 400 && oom_next(&o)) {
         infinitebench_sample s;
-        status st = infinitebench_sample_make(&s, &sets[0], &how, &at, &o.e);
+        status st = make_sample(&s, &sets[0], &how, &at, &o.e);
         oom_saw(&o, st, NULL);
         if (st == ST_OK) free_sample(&s);
     }

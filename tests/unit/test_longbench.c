@@ -46,8 +46,8 @@ enum { N_EXPECTED = sizeof expected / sizeof *expected };
 
 static void test_table(void)
 {
-    is_int((long long)table.n, N_EXPECTED, "datasets");
-    for (size_t i = 0; i < table.n && i < N_EXPECTED; i++) {
+    is_int((long long)table.names.n, N_EXPECTED, "datasets");
+    for (size_t i = 0; i < table.names.n && i < N_EXPECTED; i++) {
         const longbench_dataset *d = &table.d[i];
         const char *f = expected[i].flags;
         ok(strcmp(d->name, expected[i].name) == 0 && strcmp(metric_name(d->metric), expected[i].metric) == 0 &&
@@ -80,10 +80,8 @@ static void test_find(void)
 
 /* ---- scores ---- */
 
-enum { MOST = 1024 }; /* samples of a row */
-
 /* One row of the fixture: scores all its samples. */
-static bool score_row(const json_t *row, double *score, int64_t *length, size_t *n)
+static bool score_row(const json_t *row, longbench_scores *s)
 {
     const json_t *preds = json_object_get(row, "predictions"), *labels = json_object_get(row, "all_classes");
     const char *name = json_string_value(json_object_get(row, "dataset"));
@@ -99,8 +97,10 @@ static bool score_row(const json_t *row, double *score, int64_t *length, size_t 
         c.prediction = json_text(json_array_get(preds, i));
         c.n_answers = json_array_size(a);
         for (size_t k = 0; k < c.n_answers; k++) answer[k] = json_text(json_array_get(a, k));
-        if (*n == MOST || longbench_score(m, d, c, &score[*n], &e) != ST_OK) return false;
-        length[(*n)++] = json_integer_value(json_array_get(json_object_get(row, "lengths"), i));
+        double score;
+        int64_t length = json_integer_value(json_array_get(json_object_get(row, "lengths"), i));
+        if (longbench_score(m, d, c, &score, &e) != ST_OK || longbench_scores_add(s, score, length, &e) != ST_OK)
+            return false;
     }
     return true;
 }
@@ -111,23 +111,22 @@ static void test_scorer(void)
     int n = 0;
     if (!rows_open(&rows, "scorer.jsonl")) return;
     for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
-        double score[MOST], mean[LONGBENCH_BUCKETS];
-        int64_t length[MOST];
-        size_t n_scores = 0;
+        double mean[LONGBENCH_BUCKETS];
+        longbench_scores s = {0};
         bool same = true;
-        ok(score_row(j, score, length, &n_scores) &&
-               longbench_bucket_means(score, length, n_scores, mean, NULL) == ST_OK,
-           "line %zu: scored", rows.r.number);
-        double total = longbench_mean(score, n_scores), want = json_number_value(json_object_get(j, "score"));
-        for (size_t b = 0; b < LONGBENCH_BUCKETS; b++) {
-            const json_t *e = json_array_get(json_object_get(j, "score_e"), b);
+        ok(score_row(j, &s), "line %zu: scored", rows.r.number);
+        double total = longbench_mean(&s), want = json_number_value(json_object_get(j, "score"));
+        for (int b = 0; b < LONGBENCH_BUCKETS; b++) {
+            const json_t *e = json_array_get(json_object_get(j, "score_e"), (size_t)b);
+            mean[b] = longbench_bucket_mean(&s, b);
             same &= json_is_null(e) ? isnan(mean[b]) : mean[b] == json_number_value(e);
         }
-        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number, total, n_scores,
-           mean[0], mean[1], mean[2]);
+        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number, total, s.n, mean[0],
+           mean[1], mean[2]);
+        longbench_scores_free(&s);
     }
     ok(n >= 15, "%d data sets", n);
-    ok(isnan(longbench_mean(NULL, 0)), "no scores have no mean");
+    ok(isnan(longbench_mean(&(longbench_scores){0})), "no scores have no mean");
     rows_close(&rows);
 }
 
@@ -185,7 +184,7 @@ static void test_files(void)
     longbench_scores s;
     err e;
     is_ok(score_text("trec", good, sizeof good - 1, false, &s, &e), &e, "a good file");
-    ok(s.n == 2 && s.score[0] == 1 && s.score[1] == 1, "the last line's classes hold for all; only first lines count");
+    ok(s.n == 2 && s.sum == 2, "the last line's classes hold for all; only first lines count");
     longbench_scores_free(&s);
     is_err(score_text("trec", good, sizeof good - 1, true, &s, &e), &e, ST_FORMAT, "line 3: 'length' is missing",
            "the same for LongBench-E");

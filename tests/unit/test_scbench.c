@@ -11,8 +11,7 @@
 
 static status read_line(scbench_sample *s, const char *line, err *e)
 {
-    const dataset_names names = scbench_names();
-    const sample_reader r = {.names = &names, .read = scbench_read};
+    const sample_reader r = {.names = &scbench_names, .read = scbench_read};
     sample_list l = {.size = sizeof *s, .drop = scbench_drop};
     *s = (scbench_sample){0};
     status st = samples_add(&l, &r, "line", line, strlen(line), e);
