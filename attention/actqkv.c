@@ -150,11 +150,10 @@ static void act_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
     if (n == 0) return;
     const block_index x = blocks_index(v, layer);
     size_t parts = attn_get(v, P_GQA) == BY_MEAN ? x.n_heads : 0;
-    item_scores scores = {
-        .score = c->b.score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(v, layer, p->first)};
-    if (!blind) v->be->ops->block->score(v->be, c->b.score, probe, &x, parts, scores.items, attn_index_read(v));
-    question_weigh(&c->question, v, p, layer, &scores, parts);
-    blocks_choose(v, scores.items, nominal_of(v->spec), budget_take(&c->budget, layer, &scores, 1));
+    const item_range items = blocks_candidates(v, layer, p->first);
+    if (!blind) v->be->ops->block->score(v->be, c->b.score, probe, &x, parts, items, attn_index_read(v));
+    question_weigh(&c->question, v, p, layer, items, parts);
+    blocks_choose(v, items, nominal_of(v->spec), budget_take(&c->budget, layer, c->b.score, items));
 }
 
 static void act_end(attn_view *v, const attn_part *p)

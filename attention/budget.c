@@ -58,16 +58,16 @@ void budget_open(attn_budget *b, int64_t nominal, bool shared)
     if (b->open) b->be->ops->upload(b->be, b->pools, &all, sizeof all);
 }
 
-buf budget_take(attn_budget *b, int layer, const item_scores *s, float scale)
+buf budget_take(attn_budget *b, int layer, buf score, item_range n)
 {
     if (!b->open) return (buf){NULL};
     buf k = buf_at(b->k, (size_t)layer * sizeof(int64_t));
-    b->be->ops->block->take(b->be, &b->pool, 0, (size_t)b->rank[layer], s, scale, k);
+    b->be->ops->block->take(b->be, &b->pool, (size_t)b->rank[layer], score, n, k);
     return k;
 }
 
 void budget_close(attn_budget *b)
 {
-    if (b->open) b->be->ops->block->close_pools(b->be, &b->pool, 1);
+    if (b->open) b->be->ops->block->close_pool(b->be, &b->pool);
     b->open = false;
 }

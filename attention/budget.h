@@ -36,9 +36,9 @@ status budget_check(const attn_budget *b, err *e);
 /* Begins a forward. With `shared` and POOL_ENTROPY its layers share nominal items a layer; else each may take as many.
  */
 void budget_open(attn_budget *b, int64_t nominal, bool shared);
-/* The items that `layer` may choose by these scores (softmax over scale * score): i64 [1] in ops memory; p NULL: the
- * nominal number. */
-buf budget_take(attn_budget *b, int layer, const item_scores *s, float scale);
+/* The items that `layer` may choose by the scores f32 of the candidates n: i64 [1] in ops memory; p NULL: the nominal
+ * number. */
+buf budget_take(attn_budget *b, int layer, buf score, item_range n);
 /* The forward ends: its entropies count in the means of later ones. */
 void budget_close(attn_budget *b);
 

@@ -95,12 +95,13 @@ void question_window(block_question *q, const attn_view *v, const attn_part *p, 
     if (q->made == p->first) make(q, v, p, layer, span);
 }
 
-void question_weigh(const block_question *q, const attn_view *v, const attn_part *p, int layer, const item_scores *s,
+void question_weigh(const block_question *q, const attn_view *v, const attn_part *p, int layer, item_range n,
                     size_t parts)
 {
+    const block_memory *b = v->own;
     const block_ops *o = v->be->ops->block;
     const block_index x = blocks_index(v, layer);
     if (q->weight == 0 || !(p->flags & ATTN_PROMPT) || p->first < q->made) return;
-    o->score(v->be, q->score, q->z[layer], &x, parts, s->items, attn_index_read(v));
-    o->weigh(v->be, s->score, q->score, s->items, (float)q->weight);
+    o->score(v->be, q->score, q->z[layer], &x, parts, n, attn_index_read(v));
+    o->weigh(v->be, b->score, q->score, n, (float)q->weight);
 }

@@ -33,9 +33,9 @@ void question_reset(block_question *q, int64_t by);
 void question_begin(block_question *q, const attn_part *p);
 /* Before a window is scored, in each window: keeps queries of the question, or makes z. */
 void question_window(block_question *q, const attn_view *v, const attn_part *p, int layer);
-/* Adds weight * cos(z, representative) to the scores of a window of a prompt, once there is a z. parts: as for
- * block_ops.score. */
-void question_weigh(const block_question *q, const attn_view *v, const attn_part *p, int layer, const item_scores *s,
+/* Adds weight * cos(z, representative) to the scores of the blocks n in a window of a prompt, once there is a z. parts:
+ * as for block_ops.score. */
+void question_weigh(const block_question *q, const attn_view *v, const attn_part *p, int layer, item_range n,
                     size_t parts);
 
 #endif

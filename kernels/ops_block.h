@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 
 /* A backend with ranks holds some of a layer's heads: channels, concatenated heads and lists are then those of all of
- * them, in `probe`, `score` and `take`, and the numbers that decide are the same on every rank. */
+ * them, in `probe` and `score`, and the numbers that decide are the same on every rank. */
 
 /* Representatives of blocks of `size` consecutive tokens: rep [cap][n_heads][head_dim], for each
  * query head the mean of the raw keys of its `reps` best tokens of the block. product: blocks are compared by inner
@@ -40,23 +40,16 @@ typedef struct {
     buf block, chosen, idx, range, count;
 } far_list;
 
-/* Items that the layers of a forward share, a pool for each of n_windows prompt windows (decode: 1).
- * theta    f32 [n_windows][n_layers]: entropies of this forward
+/* Items that the layers of a decode step share.
+ * theta    f32 [n_layers]: entropies of this forward
  * sum      f64 [n_layers]: of the entropies of earlier ones, count i64 [1] of each
- * pool     i64 [n_windows]: items left
+ * pool     i64 [1]: items left
  * least, most: items of a layer */
 typedef struct {
     buf theta, sum, count, pool;
     int64_t least, most;
     size_t n_layers;
 } entropy_pool;
-
-/* Scores of the candidates: f32 [n_lists][stride]. */
-typedef struct {
-    buf score;
-    size_t n_lists, stride;
-    item_range items;
-} item_scores;
 
 /* No op of these takes a list of jobs: blocks are chosen once for a window of a prompt, which is of one sequence. */
 #define BLOCK_OPS(OP, own, plain)                                                                                      \
@@ -88,15 +81,14 @@ typedef struct {
        (backend *, const block_index *x, const kv_rows *keys, const band_mass *m, int64_t block, int64_t n,            \
         int64_t pos))                                                                                                  \
     OP(plain, void, list, (backend *, const far_list *l))                                                              \
-    /* Entropy H of softmax(scale * score) over the candidates, mean over the lists, into theta[window][layer];        \
+    /* Entropy H of softmax(score) over the candidates into theta[layer];                                              \
      * then k[0] of this layer: floor(share * pool + 1/2) with share = H / (H + sum over later layers of               \
      * their mean entropy), 1 / (layers left) where there are no means or both are 0; within bounds, not               \
      * below what later layers need at least, at most the candidates; taken from the pool. k i64 [1].                  \
      * Source: ActQKV eqs. 11-12; methods.md 9.3, 9.7. */                                                              \
-    OP(own, void, take,                                                                                                \
-       (backend *, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale, buf k))      \
-    /* Adds the entropies of the first n_windows windows to the sums. */                                               \
-    OP(plain, void, close_pools, (backend *, const entropy_pool *p, size_t n_windows))
+    OP(plain, void, take, (backend *, const entropy_pool *p, size_t layer, buf score, item_range n, buf k))            \
+    /* Adds the entropies to the sums. */                                                                              \
+    OP(plain, void, close_pool, (backend *, const entropy_pool *p))
 
 struct block_ops {
     BLOCK_OPS(OP_POINTER, , )

@@ -52,17 +52,23 @@ typedef struct {
     bool alpha;    /* weights |k| r / alpha; false: |k| r */
 } paris_index;
 
-/* A search by one query a kv head; buffers as the ops below have them. */
+/* A search by one query a kv head, among the tokens of a range; rows of score, cand and est have x->cap entries.
+ * y, norm  f32, of `query`
+ * bonus    u8 [n_kv_heads][nb][256]: the patterns of a subspace in the order of their product with y (sum of +-y_j in
+ *          the order j = 0..7), descending, ties to the lower id; with c the number of counted tokens before a pattern,
+ *          its bonus is the number of levels i < n_levels with c < limit[i]
+ * score    u8: entry i is the sum of the bonuses of token range.first + i
+ * cand     i32: the min(m, range.n) tokens of the highest scores, ascending; of equal scores the lower token first
+ * est      f32: entry i is the estimate norm * sum_b w_b (v_b . y_b) of q . k for candidate i < m, v the signed
+ *          centres; elements are (w_b v_j) y_j */
 typedef struct {
     const paris_index *x;
-    buf y, norm; /* the rotated queries */
+    buf y, norm;
     int64_t limit[PARIS_LEVELS];
     size_t n_levels;
     slot_range range;
     int64_t m;
-    buf bonus, score, cand; /* strides of x->cap */
-    buf est;                /* the same; p NULL: without estimates */
-    buf read;
+    buf bonus, score, cand, est, read;
 } paris_job;
 
 /* read: bytes of the index are added to it (u64 [1]; p NULL: not counted). No op takes a list of jobs: what a search
@@ -78,26 +84,9 @@ typedef struct {
     OP(own, void, query, (backend *, buf y, buf norm, buf q, size_t n_heads, const paris_index *x))                    \
     /* Makes count hold exactly the tokens of the range: adds and removes the difference to counted. */                \
     OP(plain, void, count, (backend *, const paris_index *x, slot_range range, buf read))                              \
-    /* bonus u8 [n_kv_heads][nb][256]: the patterns of a subspace in the order of their product with y (sum of         \
-     * +-y_j in the order j = 0..7), descending, ties to the lower id; with c the number of counted tokens before      \
-     * a pattern, its bonus is the number of levels i < n_levels with c < limit[i]. y [n_kv_heads][dim]. */            \
-    OP(own, void, bonus,                                                                                               \
-       (backend *, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels, buf read))           \
-    /* score u8 [n_kv_heads][stride]: entry i is the sum of the bonuses of token range.first + i. */                   \
-    OP(own, void, collide,                                                                                             \
-       (backend *, buf score, size_t stride, const paris_index *x, buf bonus, slot_range range, buf read))             \
-    /* cand i32 [n_kv_heads][stride]: the min(m, range.n) tokens of the highest scores, ascending; of                  \
-     * equal scores the lower token first. score as from collide with score_stride. */                                 \
-    OP(own, void, candidates,                                                                                          \
-       (backend *, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads, slot_range range,       \
-        int64_t m))                                                                                                    \
-    /* est f32 [n_heads][stride]: entry i is the estimate norm * sum_b w_b (v_b . y_b) of q . k for candidate i < m    \
-     * of the head's kv head, v the signed centres. y, norm of n_heads queries, a multiple of n_kv_heads;              \
-     * elements are (w_b v_j) y_j. */                                                                                  \
-    OP(own, void, estimate,                                                                                            \
-       (backend *, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand, size_t stride, int64_t m, \
-        buf read))                                                                                                     \
-    /* bonus, collide, candidates and, with est, estimate: what a thread does with one kv head stays in its caches. */ \
+    /* Makes score from bonus. */                                                                                      \
+    OP(own, void, collide, (backend *, const paris_job *j))                                                            \
+    /* Makes bonus, score, cand and est. */                                                                            \
     OP(own, void, search, (backend *, const paris_job *j))                                                             \
     /* idx[l][i] = cand[l][idx[l][i]] for i < range[l].n; idx i32 [n_lists][idx_stride], cand [n_lists][stride]. */    \
     OP(plain, void, resolve,                                                                                           \

@@ -349,7 +349,8 @@ static void paris_step(rig *r, size_t i)
                      .n_kv_heads = s->n_kv_heads,
                      .head_dim = s->head_dim,
                      .cap = (size_t)s->ctx};
-    r->be->ops->paris->collide(r->be, r->out, (size_t)s->ctx, &x, r->work, (slot_range){0, s->ctx}, (buf){NULL});
+    const paris_job j = {.x = &x, .range = {0, s->ctx}, .bonus = r->work, .score = r->out};
+    r->be->ops->paris->collide(r->be, &j);
 }
 
 static status paris_make(rig *r, kernel_result *k, err *e)

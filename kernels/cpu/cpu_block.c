@@ -178,15 +178,3 @@ void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int
 }
 
 /* Lists apart, their sum in order. */
-void cpu_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
-                    buf k)
-{
-    int64_t lo = s->items.lo, hi = s->items.hi;
-    double sum = 0, *part = cpu_scratch(be, &cpu_of(be)->parts, s->n_lists, sizeof *part, "entropies");
-    if (!part) return;
-#pragma omp parallel for schedule(static, 1) num_threads(cpu_team(be, s->n_lists *(size_t)(hi > lo ? hi - lo : 0) * 32))
-    for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(f32_at(s->score, 0) + l * s->stride, lo, hi, scale);
-    for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
-    sum = sum_of_ranks(be, sum) / backend_ranks(be);
-    ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
-}

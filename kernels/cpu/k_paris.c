@@ -167,19 +167,6 @@ INLINE void decode_token(float *v, const unsigned char *id, const unsigned char 
                  v8_mul(v8_bf16(code + 2 * b), v8_codes(paris_centre, id[b], code + 2 * nb + 3 * b)));
 }
 
-/* Product of the token with `heads` queries from head h on. */
-INLINE void estimate_heads(const int heads, const paris_piece *p, size_t dim, const float *v, size_t i, size_t h)
-{
-    V8 acc[4];
-    float sum[4];
-    UNROLL for (int k = 0; k < 4; k++) acc[k] = v8_set1(0);
-    for (size_t c = 0; c < dim; c += PARIS_SUBSPACE)
-        UNROLL for (int k = 0; k < heads; k++) acc[k] =
-            v8_add(acc[k], v8_mul(v8_load(v + c), v8_load(p->y + (h + (size_t)k) * dim + c)));
-    v8_sums(sum, acc);
-    UNROLL for (int k = 0; k < heads; k++) p->est[(h + (size_t)k) * p->stride + i] = p->norm[h + (size_t)k] * sum[k];
-}
-
 /* Candidates lie far apart: their lines are fetched many tokens ahead. */
 INLINE void prefetch_token(const paris_piece *p, size_t nb, size_t i)
 {
@@ -194,14 +181,16 @@ INLINE void prefetch_token(const paris_piece *p, size_t nb, size_t i)
 
 INLINE void estimate_blocks(const paris_piece *p, size_t nb)
 {
-    size_t dim = nb * PARIS_SUBSPACE;
-    float v[PARIS_DIM_MAX];
+    float v[PARIS_DIM_MAX], sum[4];
     for (size_t i = 0; i < p->n; i++) {
-        size_t at = (size_t)p->token[i], h = 0;
+        size_t at = (size_t)p->token[i];
+        V8 acc[4] = {v8_set1(0), v8_set1(0), v8_set1(0), v8_set1(0)};
         prefetch_token(p, nb, i);
         decode_token(v, p->id + at * nb, p->code + at * PARIS_CODE * nb, nb);
-        for (; h + 4 <= p->group; h += 4) estimate_heads(4, p, dim, v, i, h);
-        for (; h < p->group; h++) estimate_heads(1, p, dim, v, i, h);
+        for (size_t c = 0; c < nb * PARIS_SUBSPACE; c += PARIS_SUBSPACE)
+            acc[0] = v8_add(acc[0], v8_mul(v8_load(v + c), v8_load(p->y + c)));
+        v8_sums(sum, acc);
+        p->est[i] = p->norm * sum[0];
     }
 }
 
@@ -216,44 +205,27 @@ INLINE p8_code code_at(const paris_piece *p, size_t nb, size_t i, size_t b)
 }
 
 /* The same in vectors of two tokens, four at a time; nb is a multiple of 8. */
-INLINE void estimate_pairs(const paris_piece *p, size_t nb, size_t group)
+INLINE void estimate_size(const paris_piece *p, size_t nb)
 {
     for (size_t i = 0; i < p->n; i += 4) {
-        P8 v[2][PARIS_DIM_MAX / PARIS_SUBSPACE];
+        P8 v[2][PARIS_DIM_MAX / PARIS_SUBSPACE], acc[2] = {p8_zero(), p8_zero()};
+        float *est = p->est + i, last[4];
         UNROLL for (size_t k = 0; k < 4; k++) prefetch_token(p, nb, i + k);
         UNROLL for (size_t k = 0; k < 2; k++) UNROLL for (size_t b = 0; b < nb; b += 8)
             p8_codes(v[k] + b, paris_centre, code_at(p, nb, i + 2 * k, b), code_at(p, nb, i + 2 * k + 1, b));
-        for (size_t h = 0; h < group; h++) {
-            P8 acc[2] = {p8_zero(), p8_zero()};
-            float last[4];
-            UNROLL for (size_t b = 0; b < nb; b++)
-            {
-                P8 y = p8_set(p->y + (h * nb + b) * PARIS_SUBSPACE);
-                UNROLL for (int k = 0; k < 2; k++) acc[k] = p8_add(acc[k], p8_mul(v[k][b], y));
-            }
-            float *est = p->est + h * p->stride + i;
-            p8_sums(i + 4 <= p->n ? est : last, acc[0], acc[1], p->norm[h]);
-            for (size_t k = 0; i + 4 > p->n && i + k < p->n; k++) est[k] = last[k];
+        UNROLL for (size_t b = 0; b < nb; b++)
+        {
+            P8 y = p8_set(p->y + b * PARIS_SUBSPACE);
+            UNROLL for (int k = 0; k < 2; k++) acc[k] = p8_add(acc[k], p8_mul(v[k][b], y));
         }
+        p8_sums(i + 4 <= p->n ? est : last, acc[0], acc[1], p->norm);
+        for (size_t k = 0; i + 4 > p->n && i + k < p->n; k++) est[k] = last[k];
     }
 }
 
 #else
-
-INLINE void estimate_pairs(const paris_piece *p, size_t nb, size_t group)
-{
-    (void)group;
-    estimate_blocks(p, nb);
-}
-
+#define estimate_size estimate_blocks
 #endif
-
-/* One query a kv head is the usual case; its loop has the vectors in registers. */
-INLINE void estimate_size(const paris_piece *p, size_t nb)
-{
-    if (p->group == 1) estimate_pairs(p, nb, 1);
-    else estimate_pairs(p, nb, p->group);
-}
 
 /* The usual sizes with loops that unroll. */
 void LEVEL(k_paris_estimate)(const paris_piece *p)

@@ -161,16 +161,15 @@ static inline size_t colsum_work_floats(size_t head_dim, size_t n_kv, size_t per
 {
     return PREFILL_KEYS * (n_kv * head_dim + colsum_rows(per_kv) + COLSUM_ROWS);
 }
-/* Candidates of one kv head to estimate for the `group` queries that share it (ops_paris.h). */
+/* Candidates of one kv head to estimate (ops_paris.h). */
 typedef struct {
     const int32_t *token; /* [n] */
     size_t n;
     const unsigned char *id, *code; /* of the kv head */
     size_t n_blocks;
-    const float *y, *norm; /* [group][8 n_blocks], [group] */
-    size_t group;
-    float *est; /* row h at est + h * stride */
-    size_t stride;
+    const float *y; /* [8 n_blocks] */
+    float norm;
+    float *est; /* [n] */
 } paris_piece;
 
 /* n rows of x in 8 bits, in blocks of QBLOCK_COLS columns (ops_weights.h). The order of blocks is the level's own. */
@@ -297,7 +296,7 @@ typedef struct {
     OP(void, quest_add, (void *page, const float *k, size_t d, dtype t, bool anew))                                    \
     /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */                   \
     OP(void, paris_rotate, (float *x, const float *sign, size_t rounds, float by, size_t dim))                         \
-    /* ops_paris.bonus of one block. */                                                                                \
+    /* paris_job.bonus of one block. */                                                                                \
     OP(void, paris_bonus,                                                                                              \
        (unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit, size_t n_levels))            \
     /* score[i] = sum over b < nb of bonus[256 b + id[i nb + b]], modulo 256. */                                       \

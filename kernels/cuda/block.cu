@@ -477,20 +477,18 @@ typedef struct {
     double most, z, sum;
 } entropy_part;
 
-/* A block has some items of a list. NaN counts as -inf. */
-static __global__ void __launch_bounds__(BLOCK)
-    entropy_k(entropy_part *out, const float *score, size_t stride, item_range n, float scale)
+/* A block has some items. NaN counts as -inf. */
+static __global__ void __launch_bounds__(BLOCK) entropy_k(entropy_part *out, const float *s, item_range n)
 {
     SHARED(float, room, [WARPS]);
     SHARED(double, part, [WARPS]);
-    const float *s = score + blockIdx.y * stride;
     int64_t lo = n.lo + (int64_t)blockIdx.x * ITEMS, hi = min(lo + ITEMS, n.hi);
     float most = -INFINITY;
     double z = 0, sum = 0;
-    for (int64_t i = lo + threadIdx.x; i < hi; i += BLOCK) most = fmaxf(most, __fmul_rn(scale, s[i]));
+    for (int64_t i = lo + threadIdx.x; i < hi; i += BLOCK) most = fmaxf(most, s[i]);
     most = block_max(most, room);
     for (int64_t i = lo + threadIdx.x; i < hi && !isinf(most); i += BLOCK) {
-        double d = (double)__fmul_rn(scale, s[i]) - (double)most;
+        double d = (double)s[i] - (double)most;
         if (!(d > -60)) continue; /* does not show in a double */
         double w = exp(d);
         z += w;
@@ -498,10 +496,10 @@ static __global__ void __launch_bounds__(BLOCK)
     }
     z = block_sum(z, part);
     sum = block_sum(sum, part);
-    if (threadIdx.x == 0) out[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = {(double)most, z, sum};
+    if (threadIdx.x == 0) out[blockIdx.x] = {(double)most, z, sum};
 }
 
-/* log Z - sum p (s - largest), out of the parts of one list; a warp. */
+/* log Z - sum p (s - largest), out of its parts; a warp. */
 static __device__ double entropy_of(const entropy_part *p, int n)
 {
     int lane = threadIdx.x % 32;
@@ -527,8 +525,21 @@ typedef struct {
     double *sum;
     int64_t *count, *pool, *k;
     int64_t least, most;
-    size_t layers, window, layer;
+    size_t layers, layer;
 } pools;
+
+static pools pools_of(const entropy_pool *p, size_t layer, buf k)
+{
+    return {ptr<float>(p->theta),
+            ptr<double>(p->sum),
+            ptr<int64_t>(p->count),
+            ptr<int64_t>(p->pool),
+            ptr<int64_t>(k),
+            p->least,
+            p->most,
+            p->n_layers,
+            layer};
+}
 
 /* The share of a layer in what is left, layers in ascending order. */
 static __device__ double share_of(const pools &p, double theta)
@@ -539,84 +550,45 @@ static __device__ double share_of(const pools &p, double theta)
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
-/* A layer's entropy; one warp. ranks: whose entropies are added up later. */
-static __device__ void set_theta(const pools &p, const entropy_part *parts, int n_parts, int n_lists, int ranks)
+/* What a layer takes of the pool by its entropy; one warp. */
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, item_range n)
 {
-    double sum = 0;
-    for (int l = 0; l < n_lists; l++) sum += entropy_of(parts + (size_t)l * n_parts, n_parts);
-    if (threadIdx.x == 0) p.theta[p.window * p.layers + p.layer] = (float)(sum / ((double)n_lists * ranks));
-}
-
-/* What it takes of the pool by its entropy; one thread. */
-static __device__ void take_share(const pools &p, item_range n)
-{
-    double theta = (double)p.theta[p.window * p.layers + p.layer];
-    int64_t pool = p.pool[p.window], reserve = p.least * (int64_t)(p.layers - p.layer - 1);
-    int64_t k = (int64_t)floor(share_of(p, theta) * (double)pool + 0.5);
+    float theta = (float)entropy_of(parts, n_parts);
+    if (threadIdx.x > 0) return;
+    int64_t pool = p.pool[0], reserve = p.least * (int64_t)(p.layers - p.layer - 1);
+    int64_t k = (int64_t)floor(share_of(p, (double)theta) * (double)pool + 0.5);
     k = min(min(max(k, p.least), p.most), pool - reserve);
     k = max(min(k, n.hi - n.lo), (int64_t)0);
+    p.theta[p.layer] = theta;
     p.k[0] = k;
-    p.pool[p.window] = pool - k;
+    p.pool[0] = pool - k;
 }
 
-/* One warp. Several ranks add up their entropies between the two parts. */
-static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks, item_range n,
-                              bool entropy, bool share)
+void cuda_block_take(backend *be, const entropy_pool *pool, size_t layer, buf score, item_range n, buf k)
 {
-    if (entropy) set_theta(p, parts, n_parts, n_lists, ranks);
-    if (share && threadIdx.x == 0) take_share(p, n);
-}
-
-void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s,
-                     float scale, buf k)
-{
-    pools p = {ptr<float>(pool->theta),
-               ptr<double>(pool->sum),
-               ptr<int64_t>(pool->count),
-               ptr<int64_t>(pool->pool),
-               ptr<int64_t>(k),
-               pool->least,
-               pool->most,
-               pool->n_layers,
-               window,
-               layer};
-    item_range n = s->items;
     unsigned chunks = max(1u, cuda_blocks((size_t)max(n.hi - n.lo, (int64_t)0), ITEMS));
     if (!cuda_begin(be, "block.take")) return;
-    entropy_part *parts =
-        (entropy_part *)cuda_room(be, &cuda_of(be)->parts, s->n_lists * chunks, sizeof *parts, "entropies");
+    entropy_part *parts = (entropy_part *)cuda_room(be, &cuda_of(be)->parts, chunks, sizeof *parts, "entropies");
     if (!parts) return;
-    cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
-                            (const float *)ptr<float>(s->score), s->stride, n, scale);
-    for (int part = 0, n_parts = backend_ranks(be) > 1 ? 2 : 1; part < n_parts && rc == cudaSuccess; part++) {
-        if (part == 1) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
-        rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
-                    (int)s->n_lists, backend_ranks(be), n, part == 0, part == n_parts - 1);
-    }
-    cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)(n.hi - n.lo));
+    cudaError_t rc =
+        launch(entropy_k, dim3(chunks), dim3(BLOCK), 0, cuda_stream(be), parts, (const float *)ptr<float>(score), n);
+    if (rc == cudaSuccess)
+        rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), pools_of(pool, layer, k),
+                    (const entropy_part *)parts, (int)chunks, n);
+    cuda_check(be, rc, "block.take, up to %lld items", (long long)(n.hi - n.lo));
 }
 
-static __global__ void close_k(pools p, size_t n_windows)
+static __global__ void close_k(pools p)
 {
     size_t l = (size_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (l == 0) p.count[0] += (int64_t)n_windows;
-    if (l >= p.layers) return;
-    for (size_t w = 0; w < n_windows; w++) p.sum[l] += (double)p.theta[w * p.layers + l];
+    if (l == 0) p.count[0]++;
+    if (l < p.layers) p.sum[l] += (double)p.theta[l];
 }
 
-void cuda_block_close_pools(backend *be, const entropy_pool *pool, size_t n_windows)
+void cuda_block_close_pool(backend *be, const entropy_pool *pool)
 {
-    pools p = {ptr<float>(pool->theta),
-               ptr<double>(pool->sum),
-               ptr<int64_t>(pool->count),
-               NULL,
-               NULL,
-               0,
-               0,
-               pool->n_layers,
-               0,
-               0};
-    if (!cuda_begin(be, "block.close_pools")) return;
-    cudaError_t rc = launch(close_k, dim3(cuda_blocks(p.layers, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), p, n_windows);
-    cuda_check(be, rc, "block.close_pools [%zu, %zu]", n_windows, p.layers);
+    if (!cuda_begin(be, "block.close_pool")) return;
+    cudaError_t rc = launch(close_k, dim3(cuda_blocks(pool->n_layers, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            pools_of(pool, 0, (buf){NULL}));
+    cuda_check(be, rc, "block.close_pool [%zu]", pool->n_layers);
 }

@@ -437,18 +437,17 @@ static __global__ void __launch_bounds__(PARIS_PATTERNS)
     add_read(read, (unsigned long long)gridDim.x * PARIS_PATTERNS * sizeof *count);
 }
 
-void cuda_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels,
-                      buf read)
+static void make_bonus(backend *be, const paris_job *j)
 {
-    size_t n =
-        x->n_kv_heads * paris_subspaces(x->head_dim); /* the padded dim is whole blocks: rows of y follow each other */
-    paris_limits t = {{}, (int)n_levels};
-    for (size_t i = 0; i < n_levels; i++) t.limit[i] = limit[i];
-    if (!cuda_begin(be, "paris.bonus")) return;
-    cudaError_t rc =
-        launch(bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0, cuda_stream(be), ptr<unsigned char>(bonus),
-               (const int32_t *)ptr<int32_t>(x->count), (const float *)ptr<float>(y), t, ptr<unsigned long long>(read));
-    cuda_check(be, rc, "paris.bonus of %zu blocks", n);
+    /* the padded dim is whole blocks: rows of y follow each other */
+    size_t n = j->x->n_kv_heads * paris_subspaces(j->x->head_dim);
+    paris_limits t = {{}, (int)j->n_levels};
+    for (size_t i = 0; i < j->n_levels; i++) t.limit[i] = j->limit[i];
+    if (!cuda_begin(be, "paris.search")) return;
+    cudaError_t rc = launch(bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0, cuda_stream(be),
+                            ptr<unsigned char>(j->bonus), (const int32_t *)ptr<int32_t>(j->x->count),
+                            (const float *)ptr<float>(j->y), t, ptr<unsigned long long>(j->read));
+    cuda_check(be, rc, "paris.search: bonuses of %zu blocks", n);
 }
 
 static int64_t chunk_of(int64_t n)
@@ -459,9 +458,8 @@ static int64_t chunk_of(int64_t n)
 /* A thread has a token at a time: the sum of its NB bytes out of tables in shared memory, where a table lies twice in
  * each bank. */
 template <int NB>
-static __global__ void __launch_bounds__(BLOCK)
-    collide_k(paris x, unsigned char *score, size_t stride, const unsigned char *bonus, slot_range range, int64_t chunk,
-              unsigned long long *read)
+static __global__ void __launch_bounds__(BLOCK) collide_k(paris x, unsigned char *score, const unsigned char *bonus,
+                                                          slot_range range, int64_t chunk, unsigned long long *read)
 {
     SHARED(unsigned, words, [NB * PARIS_PATTERNS / 4]);
     const unsigned char *table = (const unsigned char *)words;
@@ -473,7 +471,7 @@ static __global__ void __launch_bounds__(BLOCK)
     for (int i = threadIdx.x; i < NB * PARIS_PATTERNS / 4; i += BLOCK) words[i] = in[i];
     __syncthreads();
     const unsigned char *id = x.id + (head * x.cap + (size_t)range.first) * NB;
-    unsigned char *out = score + head * stride;
+    unsigned char *out = score + head * x.cap;
 #pragma unroll 4
     for (int64_t i = from + threadIdx.x; i < to; i += BLOCK) {
         unsigned w[(NB + 3) / 4], sum = 0;
@@ -484,17 +482,17 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-void cuda_paris_collide(backend *be, buf score, size_t stride, const paris_index *index, buf bonus, slot_range range,
-                        buf read)
+void cuda_paris_collide(backend *be, const paris_job *j)
 {
-    paris x = paris_of(index);
+    paris x = paris_of(j->x);
+    slot_range range = j->range;
     int64_t chunk = chunk_of(range.n);
     if (range.n <= 0 || !cuda_begin(be, "paris.collide")) return;
-    by_blocks(index->head_dim, [&](auto nb) {
+    by_blocks(j->x->head_dim, [&](auto nb) {
         cudaError_t rc =
             launch(collide_k<nb.value>, dim3(cuda_blocks((size_t)range.n, (size_t)chunk), (unsigned)x.heads),
-                   dim3(BLOCK), 0, cuda_stream(be), x, ptr<unsigned char>(score), stride,
-                   (const unsigned char *)ptr<unsigned char>(bonus), range, chunk, ptr<unsigned long long>(read));
+                   dim3(BLOCK), 0, cuda_stream(be), x, ptr<unsigned char>(j->score),
+                   (const unsigned char *)ptr<unsigned char>(j->bonus), range, chunk, ptr<unsigned long long>(j->read));
         cuda_check(be, rc, "paris.collide [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
@@ -577,7 +575,7 @@ static __device__ __forceinline__ uint64_t before_warp(uint64_t x, uint64_t *roo
 }
 
 /* The tokens of a chunk that are taken, each in its place: a warp walks a run of the chunk. */
-static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *cand, size_t stride)
+static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *cand)
 {
     SHARED(unsigned, found, [2]);
     SHARED(unsigned, room, [WARPS]);
@@ -600,7 +598,7 @@ static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *ca
     before_warp(chunks, sums, &base);
     base += before_warp(mine, sums, &all);
     unsigned above = (unsigned)(base >> 32), ties = (unsigned)base;
-    int32_t *out = cand + head * stride;
+    int32_t *out = cand + head * c.stride;
     for (int64_t i0 = start; i0 < end; i0 += 32) {
         int64_t i = i0 + lane;
         bool is_above = i < end && s[i] > least, is_tie = i < end && s[i] == least;
@@ -613,23 +611,23 @@ static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *ca
     }
 }
 
-void cuda_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
-                           slot_range range, int64_t m)
+static void find_candidates(backend *be, const paris_job *j)
 {
+    slot_range range = j->range;
     int64_t chunk = chunk_of(range.n);
-    size_t chunks = (size_t)((range.n + chunk - 1) / chunk),
-           most = (max(score_stride, (size_t)range.n) + FEW - 1) / FEW;
-    size_t total = n_kv_heads * 256 * sizeof(unsigned), tail = n_kv_heads * most * 256 * sizeof(unsigned short);
-    if (range.n <= 0 || !cuda_begin(be, "paris.candidates")) return;
+    size_t heads = j->x->n_kv_heads, cap = j->x->cap, chunks = (size_t)((range.n + chunk - 1) / chunk),
+           most = (max(cap, (size_t)range.n) + FEW - 1) / FEW;
+    size_t total = heads * 256 * sizeof(unsigned), tail = heads * most * 256 * sizeof(unsigned short);
+    if (range.n <= 0 || !cuda_begin(be, "paris.search")) return;
     unsigned char *room = (unsigned char *)cuda_room(be, &cuda_of(be)->parts, total + tail, 1, "histograms");
     if (!room) return;
-    paris_pick c = {ptr<unsigned char>(score),       score_stride, range, m, chunk, (unsigned *)room,
+    paris_pick c = {ptr<unsigned char>(j->score),    cap, range, j->m, chunk, (unsigned *)room,
                     (unsigned short *)(room + total)};
-    dim3 grid((unsigned)chunks, (unsigned)n_kv_heads);
+    dim3 grid((unsigned)chunks, (unsigned)heads);
     cudaError_t rc = cudaMemsetAsync(room, 0, total, cuda_stream(be));
     if (rc == cudaSuccess) rc = launch(tally_k, grid, dim3(BLOCK), 0, cuda_stream(be), c);
-    if (rc == cudaSuccess) rc = launch(emit_k, grid, dim3(BLOCK), 0, cuda_stream(be), c, ptr<int32_t>(cand), stride);
-    cuda_check(be, rc, "paris.candidates [%zu], up to %lld tokens", n_kv_heads, (long long)range.n);
+    if (rc == cudaSuccess) rc = launch(emit_k, grid, dim3(BLOCK), 0, cuda_stream(be), c, ptr<int32_t>(j->cand));
+    cuda_check(be, rc, "paris.search: candidates [%zu], up to %lld tokens", heads, (long long)range.n);
 }
 
 /* ---- estimates ---- */
@@ -689,8 +687,6 @@ typedef struct {
     const float *y, *norm;
     const int32_t *cand;
     int64_t m;
-    size_t stride;
-    int group;
     unsigned long long *read;
 } estimates;
 
@@ -701,7 +697,7 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
     typedef typename code::unit unit;
     SHARED(uint4, stage, [BLOCK / PARIS_SUBSPACE][(code::ROOM + 15) / 16]);
     SHARED(float, signed_centre, [16]);
-    SHARED_DYN(float, y);
+    SHARED(float, y, [PARIS_SUBSPACE * NB]);
     int head = blockIdx.y, j = threadIdx.x % PARIS_SUBSPACE, slot = threadIdx.x / PARIS_SUBSPACE,
         dim = PARIS_SUBSPACE * NB;
     int64_t n = e.m, step = (int64_t)gridDim.x * (BLOCK / PARIS_SUBSPACE);
@@ -713,12 +709,12 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
         signed_centre[threadIdx.x] = -c;
         signed_centre[8 + threadIdx.x] = c;
     }
-    for (int i = threadIdx.x; i < e.group * dim; i += BLOCK) y[i] = e.y[(size_t)head * e.group * dim + i];
+    for (int i = threadIdx.x; i < dim; i += BLOCK) y[i] = e.y[(size_t)head * dim + i];
     __syncthreads();
     unit *mine = reinterpret_cast<unit *>(stage[slot]);
     for (int64_t i0 = (int64_t)blockIdx.x * (BLOCK / PARIS_SUBSPACE); i0 < n; i0 += step) {
         int64_t i = i0 + slot;
-        size_t at = head * x.cap + (i < n ? (size_t)e.cand[head * e.stride + i] : 0);
+        size_t at = head * x.cap + (i < n ? (size_t)e.cand[head * x.cap + i] : 0);
         const unit *rows = reinterpret_cast<const unit *>(x.code + at * PARIS_CODE * NB);
         const unit *ids = reinterpret_cast<const unit *>(x.id + at * NB);
         for (int p = j; p < code::PIECES; p += PARIS_SUBSPACE) mine[p] = p < code::CODE ? rows[p] : ids[p - code::CODE];
@@ -726,46 +722,38 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
         float v[NB];
         decode<NB>(v, reinterpret_cast<const unsigned char *>(mine), signed_centre, j);
         __syncwarp();
-        for (int g = 0; g < e.group; g++) {
-            float s = 0;
+        float s = 0;
 #pragma unroll
-            for (int b = 0; b < NB; b++) s = __fadd_rn(s, __fmul_rn(v[b], y[g * dim + PARIS_SUBSPACE * b + j]));
-            s = sum8(s);
-            size_t h = (size_t)head * e.group + g;
-            if (j == 0 && i < n) e.est[h * e.stride + i] = __fmul_rn(e.norm[h], s);
-        }
+        for (int b = 0; b < NB; b++) s = __fadd_rn(s, __fmul_rn(v[b], y[PARIS_SUBSPACE * b + j]));
+        s = sum8(s);
+        if (j == 0 && i < n) e.est[head * x.cap + i] = __fmul_rn(e.norm[head], s);
     }
 }
 
-void cuda_paris_estimate(backend *be, buf est, const paris_index *index, buf y, buf norm, size_t n_heads, buf cand,
-                         size_t stride, int64_t m, buf read)
+static void estimate(backend *be, const paris_job *j)
 {
-    paris x = paris_of(index);
-    size_t dim = paris_dim(index->head_dim), group = n_heads / index->n_kv_heads;
-    estimates e = {ptr<float>(est),
-                   ptr<float>(y),
-                   ptr<float>(norm),
-                   ptr<int32_t>(cand),
-                   m,
-                   stride,
-                   (int)group,
-                   ptr<unsigned long long>(read)};
-    if (m <= 0 || !cuda_begin(be, "paris.estimate")) return;
-    unsigned blocks = min(cuda_blocks((size_t)m, BLOCK / PARIS_SUBSPACE), (unsigned)(16 * cuda_of(be)->n_sm));
-    by_blocks(index->head_dim, [&](auto nb) {
-        cudaError_t rc = launch(estimate_k<nb.value>, dim3(blocks, (unsigned)x.heads), dim3(BLOCK),
-                                group * dim * sizeof(float), cuda_stream(be), x, e);
-        cuda_check(be, rc, "paris.estimate [%zu, %d], up to %lld candidates", n_heads, x.dim, (long long)m);
+    paris x = paris_of(j->x);
+    estimates e = {ptr<float>(j->est),
+                   ptr<float>(j->y),
+                   ptr<float>(j->norm),
+                   ptr<int32_t>(j->cand),
+                   j->m,
+                   ptr<unsigned long long>(j->read)};
+    if (j->m <= 0 || !cuda_begin(be, "paris.search")) return;
+    unsigned blocks = min(cuda_blocks((size_t)j->m, BLOCK / PARIS_SUBSPACE), (unsigned)(16 * cuda_of(be)->n_sm));
+    by_blocks(j->x->head_dim, [&](auto nb) {
+        cudaError_t rc =
+            launch(estimate_k<nb.value>, dim3(blocks, (unsigned)x.heads), dim3(BLOCK), 0, cuda_stream(be), x, e);
+        cuda_check(be, rc, "paris.search: estimates [%d, %d], up to %lld candidates", x.heads, x.dim, (long long)j->m);
     });
 }
 
 void cuda_paris_search(backend *be, const paris_job *j)
 {
-    size_t cap = j->x->cap, n = j->x->n_kv_heads;
-    cuda_paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_levels, j->read);
-    cuda_paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->read);
-    cuda_paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m);
-    if (j->est.p) cuda_paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->read);
+    make_bonus(be, j);
+    cuda_paris_collide(be, j);
+    find_candidates(be, j);
+    estimate(be, j);
 }
 
 static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t *range, const int32_t *cand,

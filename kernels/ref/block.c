@@ -173,16 +173,16 @@ void ref_block_list(backend *be, const far_list *l)
 
 /* ---- budgets ---- */
 
-/* Entropy of softmax(scale * score[i]) over [lo, hi): log Z - sum p (s - max); NaN counts as -inf. */
-double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale)
+/* Entropy of softmax(score[i]) over [lo, hi): log Z - sum p (s - max); NaN counts as -inf. */
+static double entropy(const float *score, int64_t lo, int64_t hi)
 {
     float most = -INFINITY;
     double z = 0, sum = 0;
     for (int64_t i = lo; i < hi; i++)
-        if (scale * score[i] > most) most = scale * score[i];
+        if (score[i] > most) most = score[i];
     if (isinf(most)) return 0;
     for (int64_t i = lo; i < hi; i++) {
-        double s = (double)(scale * score[i]) - (double)most;
+        double s = (double)score[i] - (double)most;
         if (!(s > -60)) continue; /* a million of them do not show in a double; exp of -700 is slow */
         double w = exp(s);
         z += w;
@@ -200,32 +200,23 @@ static double share_of(const entropy_pool *p, size_t layer, double theta)
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
-void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k)
+void ref_block_take(backend *be, const entropy_pool *p, size_t layer, buf score, item_range n, buf k)
 {
-    int64_t *pool = i64_at(p->pool, window), reserve = p->least * (int64_t)(p->n_layers - layer - 1);
-    ref_put(p->theta, DT_F32, window * p->n_layers + layer, theta);
+    int64_t *pool = i64_at(p->pool, 0), reserve = p->least * (int64_t)(p->n_layers - layer - 1);
+    float theta = (float)entropy(f32_at(score, 0), n.lo, n.hi);
+    ref_put(p->theta, DT_F32, layer, theta);
     int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)*pool + 0.5);
     if (b < p->least) b = p->least;
     if (b > p->most) b = p->most;
     if (b > *pool - reserve) b = *pool - reserve;
-    if (b > n) b = n;
+    if (b > n.hi - n.lo) b = n.hi - n.lo;
     if (b < 0) b = 0;
     *i64_at(k, 0) = b;
     *pool -= b;
 }
 
-void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
-                    buf k)
+void ref_block_close_pool(backend *be, const entropy_pool *p)
 {
-    int64_t lo = s->items.lo, hi = s->items.hi;
-    double sum = 0;
-    for (size_t l = 0; l < s->n_lists; l++) sum += ref_entropy(f32_at(s->score, l * s->stride), lo, hi, scale);
-    ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
-}
-
-void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)
-{
-    for (size_t l = 0; l < p->n_layers; l++)
-        for (size_t w = 0; w < n_windows; w++) *f64_at(p->sum, l) += (double)*f32_at(p->theta, w * p->n_layers + l);
-    *i64_at(p->count, 0) += (int64_t)n_windows;
+    for (size_t l = 0; l < p->n_layers; l++) *f64_at(p->sum, l) += (double)*f32_at(p->theta, l);
+    ++*i64_at(p->count, 0);
 }

@@ -147,19 +147,19 @@ static int by_dot(const void *pa, const void *pb)
     return a->id - b->id;
 }
 
-void ref_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels,
-                     buf read)
+static void make_bonus(const paris_job *j)
 {
-    size_t n = x->n_kv_heads * paris_subspaces(x->head_dim); /* paris_dim is 8 blocks: rows of y follow each other */
-    const int32_t *count = (const int32_t *)(void *)x->count.p;
+    /* paris_dim is 8 blocks: rows of y follow each other */
+    size_t n = j->x->n_kv_heads * paris_subspaces(j->x->head_dim);
+    const int32_t *count = (const int32_t *)(void *)j->x->count.p;
     for (size_t b = 0; b < n; b++) {
         pattern p[PARIS_PATTERNS];
         int64_t before = 0;
         for (int id = 0; id < PARIS_PATTERNS; id++) {
             float s = 0;
-            for (int j = 0; j < PARIS_SUBSPACE; j++) {
-                float v = ref_get(y, DT_F32, b * PARIS_SUBSPACE + (size_t)j);
-                s = id >> j & 1 ? s + v : s - v;
+            for (int i = 0; i < PARIS_SUBSPACE; i++) {
+                float v = ref_get(j->y, DT_F32, b * PARIS_SUBSPACE + (size_t)i);
+                s = id >> i & 1 ? s + v : s - v;
             }
             p[id] = (pattern){isnan(s) ? -INFINITY : s, id};
         }
@@ -167,44 +167,39 @@ void ref_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const 
         for (int i = 0; i < PARIS_PATTERNS; i++) {
             size_t at = b * PARIS_PATTERNS + (size_t)p[i].id;
             unsigned tiers = 0;
-            for (size_t t = 0; t < n_levels; t++) tiers += before < limit[t];
-            bonus.p[at] = (unsigned char)tiers;
+            for (size_t t = 0; t < j->n_levels; t++) tiers += before < j->limit[t];
+            j->bonus.p[at] = (unsigned char)tiers;
             before += count[at];
         }
     }
-    add_bytes(read, n * PARIS_PATTERNS * sizeof *count);
+    add_bytes(j->read, n * PARIS_PATTERNS * sizeof *count);
 }
 
-void ref_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, slot_range range,
-                       buf read)
+void ref_paris_collide(backend *be, const paris_job *j)
 {
+    const paris_index *x = j->x;
     size_t nb = paris_subspaces(x->head_dim);
-    int64_t first = range.first, n = range.n;
     for (size_t h = 0; h < x->n_kv_heads; h++)
-        for (int64_t i = 0; i < n; i++) {
-            const unsigned char *id = x->id.p + (h * x->cap + (size_t)(first + i)) * nb;
+        for (int64_t i = 0; i < j->range.n; i++) {
+            const unsigned char *id = x->id.p + (h * x->cap + (size_t)(j->range.first + i)) * nb;
             unsigned sum = 0;
-            for (size_t b = 0; b < nb; b++) sum += bonus.p[(h * nb + b) * PARIS_PATTERNS + id[b]];
-            score.p[h * stride + (size_t)i] = (unsigned char)sum;
+            for (size_t b = 0; b < nb; b++) sum += j->bonus.p[(h * nb + b) * PARIS_PATTERNS + id[b]];
+            j->score.p[h * x->cap + (size_t)i] = (unsigned char)sum;
         }
-    add_bytes(read, (size_t)n * x->n_kv_heads * nb);
+    add_bytes(j->read, (size_t)j->range.n * x->n_kv_heads * nb);
 }
 
-void ref_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
-                          slot_range range, int64_t m)
+static void find_candidates(const paris_job *j, size_t head)
 {
-    int64_t first = range.first, n = range.n, want = clamp(m, 0, n);
-    for (size_t h = 0; h < n_kv_heads; h++) {
-        const unsigned char *s = score.p + h * score_stride;
-        int32_t *out = (int32_t *)(void *)cand.p + h * stride;
-        int64_t count[256] = {0}, left = want;
-        int least = 255;
-        for (int64_t i = 0; i < n; i++) count[s[i]]++;
-        while (least > 0 && left > count[least]) left -= count[least--];
-        /* all above `least`, and of those with `least` the first `left` */
-        for (int64_t i = 0; i < n; i++)
-            if (s[i] > least || (s[i] == least && left-- > 0)) *out++ = (int32_t)(first + i);
-    }
+    int64_t n = j->range.n, count[256] = {0}, left = clamp(j->m, 0, n);
+    const unsigned char *s = j->score.p + head * j->x->cap;
+    int32_t *out = (int32_t *)(void *)j->cand.p + head * j->x->cap;
+    int least = 255;
+    for (int64_t i = 0; i < n; i++) count[s[i]]++;
+    while (least > 0 && left > count[least]) left -= count[least--];
+    /* all above `least`, and of those with `least` the first `left` */
+    for (int64_t i = 0; i < n; i++)
+        if (s[i] > least || (s[i] == least && left-- > 0)) *out++ = (int32_t)(j->range.first + i);
 }
 
 static float estimate(const paris_index *x, size_t at, const float *y, float norm)
@@ -224,30 +219,22 @@ static float estimate(const paris_index *x, size_t at, const float *y, float nor
     return norm * ref_dot8(v, y, nb * PARIS_SUBSPACE);
 }
 
-void ref_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
-                        size_t stride, int64_t m, buf read)
-{
-    size_t dim = paris_dim(x->head_dim), nb = paris_subspaces(x->head_dim), group = n_heads / x->n_kv_heads;
-    const int32_t *token = (const int32_t *)(void *)cand.p;
-    size_t n = (size_t)m;
-    for (size_t h = 0; h < n_heads; h++)
-        for (size_t i = 0; i < n; i++) {
-            size_t kv = h / group, at = kv * x->cap + (size_t)token[kv * stride + i];
-            const float *row = (const float *)(void *)y.p + h * dim;
-            ref_put(est, DT_F32, h * stride + i, estimate(x, at, row, ref_get(norm, DT_F32, h)));
-        }
-    add_bytes(read, n * x->n_kv_heads * nb * (1 + PARIS_CODE)); /* codes once for all heads of a group */
-}
-
-/* By the backend's own ops. */
 void ref_paris_search(backend *be, const paris_job *j)
 {
-    const paris_ops *o = be->ops->paris;
-    size_t n = j->x->n_kv_heads, cap = j->x->cap;
-    o->bonus(be, j->bonus, j->x, j->y, j->limit, j->n_levels, j->read);
-    o->collide(be, j->score, cap, j->x, j->bonus, j->range, j->read);
-    o->candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m);
-    if (j->est.p) o->estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->read);
+    const paris_index *x = j->x;
+    size_t dim = paris_dim(x->head_dim), n = (size_t)j->m;
+    const int32_t *token = (const int32_t *)(void *)j->cand.p;
+    make_bonus(j);
+    ref_paris_collide(be, j);
+    for (size_t h = 0; h < x->n_kv_heads; h++) {
+        find_candidates(j, h);
+        for (size_t i = h * x->cap; i < h * x->cap + n; i++) {
+            const float *y = (const float *)(void *)j->y.p + h * dim;
+            size_t at = h * x->cap + (size_t)token[i];
+            ref_put(j->est, DT_F32, i, estimate(x, at, y, ref_get(j->norm, DT_F32, h)));
+        }
+    }
+    add_bytes(j->read, n * x->n_kv_heads * paris_subspaces(x->head_dim) * (1 + PARIS_CODE));
 }
 
 void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)

@@ -128,9 +128,6 @@ void ref_cluster_take(const cluster_choice *j, size_t head, int64_t c);
 void ref_cluster_leave(const cluster_choice *j, size_t head, int64_t c);
 void ref_cluster_list(const cluster_choice *j, size_t head);
 
-double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale);
-/* The share of a layer with n candidates whose entropy is theta. */
-void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k);
 /* What a colsum reads of n_groups sums, with `add`, and of K rows: into job->read. */
 void ref_count_sums(const attn_job *job, size_t n_groups, bool add);
 

@@ -437,8 +437,7 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
     }
     const entropy_pool pool = {
         o->rest[THETA], o->rest[SUMS], o->rest[COUNT], o->rest[POOL], BUDGET / 2, 2 * BUDGET + to[0], 2};
-    const item_scores scores = {o->b[0][MEAN], KV, STRIDE, whole[0].items};
-    be->ops->block->take(be, &pool, 0, 0, &scores, 1, o->rest[TAKEN]);
+    be->ops->block->take(be, &pool, 0, o->b[0][MEAN], whole[0].items, o->rest[TAKEN]);
     for (size_t j = 0; j < JOBS; j += at_once) {
         be->ops->select->choose(be, &tokens[j], at_once);
         be->ops->select->choose(be, &whole[j], at_once);

@@ -56,64 +56,41 @@ static buf queries_of(op_run *x, size_t n, int64_t kind)
     return b;
 }
 
-/* Everything from keys to estimates: each op's results have the bits of ref, and a search those of its ops. */
+/* Everything from keys to estimates: the results have the bits of ref. */
 static void paris(op_run *x, const int64_t *p)
 {
     const paris_ops *o = x->be->ops->paris;
-    size_t kv = (size_t)p[1], dim = (size_t)p[0], cap = (size_t)p[2] + 3, n = (size_t)p[2] - 2,
-           nb = paris_subspaces(dim);
-    size_t per = (size_t)p[3], heads = kv * per, width = paris_dim(dim), tiers = p[6] % 2 ? 6 : 1;
-    int64_t m_max = 1 + (int64_t)n / 3, limit[PARIS_LEVELS] = {0}, half = (int64_t)n / 2;
+    size_t kv = (size_t)p[1], dim = (size_t)p[0], cap = (size_t)p[2] + 3, nb = paris_subspaces(dim);
+    size_t width = paris_dim(dim), tiers = p[6] % 2 ? 6 : 1;
+    int64_t n = p[2] - 2, half = n / 2;
     kv_rows rows = {.k = gauss_as(x, kv * cap * dim, (dtype)p[4]),
                     .type = (dtype)p[4],
                     .n_kv_heads = kv,
                     .head_dim = dim,
                     .cap = cap};
     paris_index i = paris_of(x, kv, dim, cap, (size_t)p[5], p[7], p[8]);
-    for (size_t t = 0; t < tiers; t++)
-        limit[t] = ((int64_t)n * 25 * (int64_t[]){5, 15, 30, 50, 75, 100}[tiers == 1 ? 5 : t] + 9999) / 10000;
-    slot_range range = {1, (int64_t)n};
-    buf read = op_read(x), y = op_out(x, 4 * heads * width, BITS, 0);
-    buf norm = op_out(x, 4 * heads, UNIT, 0), q = queries_of(x, heads * dim, p[6]);
-    buf bonus = op_inout(x, NULL, kv * nb * PARIS_PATTERNS, BITS, 0), score = op_inout(x, NULL, kv * cap, BITS, 0);
-    buf cand = op_inout(x, NULL, 4 * kv * cap, BITS, 0), est = op_inout(x, NULL, 4 * heads * cap, UNIT, 0);
-    if (p[6] == 4) y = op_out(x, 4 * heads * width, UNIT, 0);
-    if (i.mean.p) o->mean(x->be, &i, &rows, range);
-    o->encode(x->be, &i, &rows, (slot_range){0, (int64_t)cap - 3});
-    o->count(x->be, &i, (slot_range){half, (int64_t)n - half}, read); /* then on both sides of it */
-    o->count(x->be, &i, (slot_range){0, half + 1}, read);
-    o->count(x->be, &i, range, read);
-    o->query(x->be, y, norm, q, heads, &i);
-    o->bonus(x->be, bonus, &i, y, limit, tiers, read);
-    o->collide(x->be, score, cap, &i, bonus, range, read);
-    o->candidates(x->be, cand, cap, score, cap, kv, range, m_max);
-    o->estimate(x->be, est, &i, y, norm, heads, cand, cap, m_max, read);
+    slot_range range = {1, n};
+    buf read = op_read(x), q = queries_of(x, kv * dim, p[6]);
     paris_job j = {.x = &i,
-                   .y = y,
-                   .norm = norm,
+                   .y = op_out(x, 4 * kv * width, p[6] == 4 ? UNIT : BITS, 0),
+                   .norm = op_out(x, 4 * kv, UNIT, 0),
                    .n_levels = tiers,
                    .range = range,
-                   .m = m_max,
-                   .bonus = op_inout(x, NULL, kv * nb * PARIS_PATTERNS, IN, 0),
-                   .score = op_inout(x, NULL, kv * cap, IN, 0),
-                   .cand = op_inout(x, NULL, 4 * kv * cap, IN, 0),
-                   .read = op_read(x)};
-    if (per == 1) j.est = op_inout(x, NULL, 4 * kv * cap, IN, 0);
-    memcpy(j.limit, limit, sizeof limit);
+                   .m = 1 + (n - 1) / p[3],
+                   .bonus = op_inout(x, NULL, kv * nb * PARIS_PATTERNS, BITS, 0),
+                   .score = op_inout(x, NULL, kv * cap, BITS, 0),
+                   .cand = op_inout(x, NULL, 4 * kv * cap, BITS, 0),
+                   .est = op_inout(x, NULL, 4 * kv * cap, p[6] == 4 ? UNIT : BITS, 0),
+                   .read = read};
+    for (size_t t = 0; t < tiers; t++)
+        j.limit[t] = (n * 25 * (int64_t[]){5, 15, 30, 50, 75, 100}[tiers == 1 ? 5 : t] + 9999) / 10000;
+    if (i.mean.p) o->mean(x->be, &i, &rows, range);
+    o->encode(x->be, &i, &rows, (slot_range){0, (int64_t)cap - 3});
+    o->count(x->be, &i, (slot_range){half, n - half}, read); /* then on both sides of it */
+    o->count(x->be, &i, (slot_range){0, half + 1}, read);
+    o->count(x->be, &i, range, read);
+    o->query(x->be, j.y, j.norm, q, kv, &i);
     o->search(x->be, &j);
-    op_same(x, cand, j.cand, 4 * kv * cap, "a search's candidates");
-    if (per == 1 && p[6] != 4) op_same(x, est, j.est, 4 * kv * cap, "a search's estimates");
-}
-
-/* More tokens than backends take in one piece; ties at the border. */
-static void many_candidates(op_run *x, const int64_t *p)
-{
-    size_t n = (size_t)p[0];
-    unsigned char *s = xmalloc(2 * n);
-    for (size_t i = 0; i < 2 * n; i++) s[i] = (unsigned char)op_int(x, 0, p[1]);
-    x->be->ops->paris->candidates(x->be, op_inout(x, NULL, 8 * n, BITS, 0), n, op_in(x, s, 2 * n), n, 2,
-                                  (slot_range){3, (int64_t)n}, (int64_t)n / p[2]);
-    free(s);
 }
 
 static void resolve(op_run *x, const int64_t *p)
@@ -253,9 +230,8 @@ static void far_lists(op_run *x, const int64_t *p)
 static void take(op_run *x, const int64_t *p)
 {
     enum { LAYERS = 5 };
-    int64_t nominal = p[1], items = p[0], first = p[4] ? items / 3 : 0;
-    size_t lists = (size_t)p[3];
-    entropy_pool e = {.theta = op_inout(x, NULL, 4 * 2 * LAYERS, UNIT, 2e-6),
+    int64_t nominal = p[1], items = p[0], first = p[3] ? items / 3 : 0;
+    entropy_pool e = {.theta = op_inout(x, NULL, 4 * LAYERS, UNIT, 2e-6),
                       .sum = op_inout(x, NULL, 8 * LAYERS, IN, 0),
                       .count = op_inout(x, NULL, 8, BITS, 0),
                       .pool = op_i64(x, 0),
@@ -267,13 +243,11 @@ static void take(op_run *x, const int64_t *p)
         int64_t pool = LAYERS * nominal;
         x->be->ops->upload(x->be, e.pool, &pool, 8);
         for (size_t l = 0; l < LAYERS; l++) {
-            float sharp = p[5] ? 0 : 4 * rng_float(&x->r) * (float)l, *f = random_f32(&x->r, lists * (size_t)items),
-                  *theta;
-            for (size_t i = 0; i < lists * (size_t)items; i++)
-                f[i] = p[5] == 2 && i % 97 == 5 ? NAN : p[5] == 2 && i % 89 == 7 ? -INFINITY : f[i] * sharp;
-            item_scores s = {op_in(x, f, 4 * lists * (size_t)items), lists, (size_t)items, {items, first, items}};
-            buf k = op_inout(x, NULL, 8, IN, 0);
-            x->be->ops->block->take(x->be, &e, 0, l, &s, 1, k);
+            float sharp = p[4] ? 0 : 4 * rng_float(&x->r) * (float)l, *f = random_f32(&x->r, (size_t)items), *theta;
+            for (size_t i = 0; i < (size_t)items; i++)
+                f[i] = p[4] == 2 && i % 97 == 5 ? NAN : p[4] == 2 && i % 89 == 7 ? -INFINITY : f[i] * sharp;
+            buf k = op_inout(x, NULL, 8, IN, 0), score = op_in(x, f, 4 * (size_t)items);
+            x->be->ops->block->take(x->be, &e, l, score, (item_range){items, first, items}, k);
             theta = op_see(x, e.theta, 4 * LAYERS);
             int64_t *got = op_see(x, k, 8), reserve = e.least * (int64_t)(LAYERS - 1 - l);
             double later = 0, share = 1.0 / (double)(LAYERS - l);
@@ -286,14 +260,14 @@ static void take(op_run *x, const int64_t *p)
             want = want > items - first ? items - first : want < 0 ? 0 : want;
             bool border = fabs(exact - rint(exact)) < 1e-4;
             op_note(x, *got == want || border, "layer %zu: %d, not %d", l, (int)*got, (int)want);
-            if (p[5] == 1)
+            if (p[4] == 1)
                 op_note(x, fabsf(theta[l] - logf((float)(items - first))) < 1e-5f, "uniform: %g", (double)theta[l]);
             pool -= *got;
             op_note(x, pool >= 0, "overdrawn");
             mean[l] += (double)theta[l];
             free(f), free(theta), free(got);
         }
-        x->be->ops->block->close_pools(x->be, &e, 1);
+        x->be->ops->block->close_pool(x->be, &e);
     }
     double *sum = op_see(x, e.sum, 8 * LAYERS);
     for (size_t l = 0; l < LAYERS; l++) op_note(x, fabs(sum[l] - mean[l]) < 1e-9, "sum of layer %zu", l);
@@ -308,21 +282,20 @@ static const op_test tests[] = {
      130,
      7,
      41,
-     {DIMS, OP_P(1, 2, 3, 7), OP_P(3, 5, 40, 100, 259), OP_P(1, 1, 2, 4, 8), OP_TYPES, OP_P(0, 1, 2),
+     {DIMS, OP_P(1, 2, 3, 7), OP_P(3, 5, 40, 100, 259), OP_P(1, 2, 3, 7, 60), OP_TYPES, OP_P(0, 1, 2),
       OP_P(0, 0, 1, 2, 3, 4), OP_BOOL, OP_BOOL}},
     {"paris: many tokens",
      paris,
      3,
      2,
      0,
-     {OP_P(64), OP_P(2), OP_P(4100, 9000), OP_P(1, 2), OP_P(DT_F16), OP_P(1), OP_P(0, 3), OP_P(1), OP_P(0)}},
-    {"paris: candidates",
-     many_candidates,
-     40,
-     7,
-     29,
-     {OP_P(1, 2, 50, 257, 5000), OP_P(0, 1, 6, 42, 192), OP_P(1, 2, 7, 60)}},
-    {"paris: candidates of very many", many_candidates, 1, 1, 0, {OP_P(270001), OP_P(90), OP_P(7)}},
+     {OP_P(64), OP_P(2), OP_P(4100, 9000), OP_P(3, 60), OP_P(DT_F16), OP_P(1), OP_P(0, 3), OP_P(1), OP_P(0)}},
+    {"paris: very many tokens",
+     paris,
+     2,
+     1,
+     0,
+     {OP_P(8, 64), OP_P(1), OP_P(270001), OP_P(7), OP_P(DT_F16), OP_P(1), OP_P(1), OP_P(1), OP_P(0)}},
     {"paris: resolve", resolve, 1, 1, 1, {OP_P(0)}},
     {"block: statistics and probes",
      probe,
@@ -346,13 +319,8 @@ static const op_test tests[] = {
      120,
      13,
      0,
-     {OP_P(1, 3, 50, 400), OP_P(1, 10, 40, 46), OP_P(0, 1, 2), OP_P(1, 2, 3), OP_BOOL, OP_P(0, 0, 1, 2)}},
-    {"block: budgets from long lists",
-     take,
-     4,
-     3,
-     0,
-     {OP_P(10001), OP_P(46), OP_P(0, 1), OP_P(3), OP_BOOL, OP_P(0, 2)}},
+     {OP_P(1, 3, 50, 400), OP_P(1, 10, 40, 46), OP_P(0, 1, 2), OP_BOOL, OP_P(0, 0, 1, 2)}},
+    {"block: budgets from long lists", take, 4, 3, 0, {OP_P(10001), OP_P(46), OP_P(0, 1), OP_BOOL, OP_P(0, 2)}},
 };
 
 int main(void)
