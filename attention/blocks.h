@@ -14,7 +14,6 @@
 #ifndef ATTENTION_BLOCKS_H
 #define ATTENTION_BLOCKS_H
 
-#include "attention/budget.h"
 #include "attention/method.h"
 #include "kernels/ops_block.h"
 

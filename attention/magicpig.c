@@ -5,8 +5,11 @@
 
 #include <stddef.h>
 
-#include "attention/lsh_tables.h"
+#include "attention/method.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+#include "kernels/ops_kmeans.h"
+#include "kernels/ops_lsh.h"
 
 enum { P_BITS, P_TABLES, P_SINK, P_LOCAL, P_SEED };
 
@@ -20,34 +23,96 @@ static const attn_param params[] = {
 };
 
 typedef struct {
-    lsh_tables tables;
+    buf plane, *mean, *norm, *start, *entry; /* lsh_index, by layer */
+    buf code;                                /* hashes of the kv head at work */
     buf dots, hits, idx, bias, lists;
     int64_t end; /* of the hashed tokens; 0: none are */
     bool hashes; /* this forward hashes [sink, end) */
     bool *chooses;
 } pig_memory;
 
+/* ---- memory ---- */
+
+#define AT(member) offsetof(pig_memory, member)
+
 static void pig_declare(attn_decl *d)
 {
-    size_t heads = (size_t)d->shape->n_heads;
-    const int64_t *p = d->spec->value, n = d->lim->n_tokens;
-#define AT(member) offsetof(pig_memory, member)
-    lsh_declare(d, AT(tables), p[P_BITS], p[P_TABLES]);
-    decl_scratch(d, AT(dots), "hashes", (size_t)(p[P_TABLES] * p[P_BITS]) * sizeof(float), (int64_t)heads);
+    size_t heads = (size_t)d->shape->n_heads, kv = (size_t)d->shape->n_kv_heads;
+    size_t row = (size_t)d->shape->head_dim * sizeof(float), i32 = sizeof(int32_t);
+    const int64_t bits = d->spec->value[P_BITS], tables = d->spec->value[P_TABLES], n = d->lim->n_tokens;
+    size_t lists = kv * (size_t)tables, borders = ((size_t)1 << bits) + 1;
+    decl_layers(d, MEM_INDEX, AT(mean), "mean keys", kv * row);
+    decl_regions(d, MEM_INDEX, AT(norm), "norms of keys", kv, sizeof(float), n, d->n);
+    decl_layers(d, MEM_STATE, AT(start), "hash buckets", lists * borders * i32);
+    decl_regions(d, MEM_STATE, AT(entry), "hash tables", lists, i32, n, d->n);
+    decl_scratch(d, AT(plane), "hash planes", row, tables * bits);
+    decl_scratch(d, AT(code), "hashes", (size_t)tables * sizeof(uint16_t), n);
+    decl_scratch(d, AT(dots), "hashes", (size_t)(tables * bits) * sizeof(float), (int64_t)heads);
     decl_scratch(d, AT(hits), "hits", heads, (int64_t)lsh_hits((size_t)n));
-    decl_scratch(d, AT(idx), "samples", heads * sizeof(int32_t), n);
+    decl_scratch(d, AT(idx), "samples", heads * i32, n);
     decl_scratch(d, AT(bias), "samples", heads * sizeof(float), n);
     decl_scratch(d, AT(lists), "samples", heads * 2 * sizeof(int64_t), d->shape->n_layers);
     decl_bytes(d, MEM_HOST, AT(chooses), "samples", (size_t)d->shape->n_layers * sizeof(bool));
-#undef AT
 }
 
+/* About N(0, 1) without libm: twelve uniform numbers of 16 bits less 6, four of each output of the generator, the
+ * lowest bits first. Source: methods.md 20.3. */
+static float normal16(rng *r)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < 3; i++) {
+        uint64_t x = rng_next(r);
+        for (int shift = 0; shift < 64; shift += 16) sum += (uint32_t)(x >> shift & 0xffff);
+    }
+    return (float)sum / 65536 - 6;
+}
+
+/* Makes the planes. */
 static void pig_reset(attn_view *v)
 {
     pig_memory *c = v->own;
-    lsh_open(v, &c->tables, attn_get(v, P_BITS), attn_get(v, P_TABLES), attn_get(v, P_SEED));
+    size_t dim = (size_t)v->shape->head_dim, row = dim * sizeof(float);
+    float plane[PARIS_DIM_MAX];
+    rng r = {(uint64_t)attn_get(v, P_SEED)};
+    for (size_t p = 0; p < (size_t)(attn_get(v, P_BITS) * attn_get(v, P_TABLES)); p++) {
+        for (size_t i = 0; i < dim; i++) plane[i] = normal16(&r);
+        v->be->ops->upload(v->be, buf_at(c->plane, p * row), plane, row);
+    }
     c->end = 0;
     c->hashes = false;
+}
+
+static lsh_index index_of(const attn_view *v, int layer)
+{
+    const pig_memory *c = v->own;
+    return (lsh_index){.plane = c->plane,
+                       .mean = c->mean[layer],
+                       .norm = c->norm[layer],
+                       .start = c->start[layer],
+                       .entry = c->entry[layer],
+                       .n_kv_heads = (size_t)v->shape->n_kv_heads,
+                       .head_dim = (size_t)v->shape->head_dim,
+                       .cap = (size_t)v->lim->n_tokens,
+                       .bits = (size_t)attn_get(v, P_BITS),
+                       .tables = (size_t)attn_get(v, P_TABLES)};
+}
+
+/* ---- a forward ---- */
+
+/* The tables of a layer then hold the tokens [first, end). */
+static void hash_tokens(const attn_view *v, int layer, int64_t first, int64_t end)
+{
+    const pig_memory *c = v->own;
+    const backend_ops *o = v->be->ops;
+    const lsh_index x = index_of(v, layer);
+    const kv_rows *rows = kv_store_rows(v->store, layer);
+    const slot_range all = {first, end - first};
+    kv_need(v->be, rows, first, end);
+    o->kmeans->mean(v->be, x.mean, rows, first, (size_t)all.n);
+    for (size_t h = 0; h < x.n_kv_heads; h++) {
+        o->lsh->hash(v->be, c->code, &x, rows, h, all);
+        o->lsh->fill(v->be, &x, h, c->code, all, first);
+    }
 }
 
 static void pig_begin(attn_view *v, const attn_part *p)
@@ -64,8 +129,7 @@ static void pig_append(const attn_turn *t, size_t n, int layer)
     full_append(t, n, layer);
     for (; n > 0; n--, t++) {
         const pig_memory *c = t->v->own;
-        int64_t sink = attn_get(t->v, P_SINK);
-        if (c->hashes) lsh_hold(t->v, &c->tables, layer, sink, sink, c->end);
+        if (c->hashes) hash_tokens(t->v, layer, attn_get(t->v, P_SINK), c->end);
     }
 }
 
@@ -76,7 +140,7 @@ static void select_sample(const attn_turn *t, int layer)
     const pig_memory *c = v->own;
     attn_sel *sel = t->sel;
     const kv_rows *rows = sel->seg[0].rows;
-    const lsh_index x = lsh_index_of(v, &c->tables, layer);
+    const lsh_index x = index_of(v, layer);
     size_t heads = (size_t)v->shape->n_heads;
     int64_t n = t->p.first + (int64_t)t->p.n_tok, from = n - attn_visible(v->shape, layer, n);
     int64_t first = attn_get(v, P_SINK), lo = max64(first, from), rest = max64(c->end, from);
@@ -126,6 +190,8 @@ static void pig_end(attn_view *v, const attn_part *p)
                                 (size_t)v->shape->n_layers, (size_t)v->shape->n_heads, c->chooses);
 }
 
+/* ---- between forwards ---- */
+
 /* Tables of a part of the first prompt are not those of a shorter prompt: they go, until a prompt ends again. */
 static const char *pig_rewind(attn_view *v, int64_t n)
 {
@@ -135,13 +201,45 @@ static const char *pig_rewind(attn_view *v, int64_t n)
     return NULL;
 }
 
+/* Each bucket ascends, and all are [first, end). */
+static status check_table(const int32_t *start, size_t borders, const int32_t *entry, int64_t first, int64_t end,
+                          err *e)
+{
+    if (start[0] != 0 || start[borders - 1] != end - first) return state_bad("the size of a hash table", e);
+    for (size_t b = 1; b < borders; b++) {
+        if (start[b] < start[b - 1] || start[b] > end - first) return state_bad("the border of a hash bucket", e);
+        for (int32_t i = start[b - 1]; i < start[b]; i++)
+            if (entry[i] < first || entry[i] >= end || (i > start[b - 1] && entry[i] <= entry[i - 1]))
+                return state_bad("a token in a hash bucket", e);
+    }
+    return ST_OK;
+}
+
+static status check_layer(const attn_view *v, int layer, int64_t first, int64_t end, err *e)
+{
+    const lsh_index x = index_of(v, layer);
+    size_t borders = lsh_buckets(&x), n = (size_t)(end - first);
+    int32_t *host;
+    status st = ST_OK;
+    TRY(MEM_NEW(&host, borders + n, e));
+    for (size_t i = 0; i < x.n_kv_heads * x.tables && st == ST_OK; i++) {
+        v->be->ops->download(v->be, host, buf_at(x.start, i * borders * sizeof *host), borders * sizeof *host);
+        v->be->ops->download(v->be, host + borders, buf_at(x.entry, i * x.cap * sizeof *host), n * sizeof *host);
+        st = check_table(host, borders, host + borders, first, end, e);
+    }
+    mem_free(host);
+    return st;
+}
+
 static status pig_state(attn_view *v, attn_state *s, err *e)
 {
     pig_memory *c = v->own;
     int64_t sink = attn_get(v, P_SINK), most = v->length - attn_get(v, P_LOCAL);
     TRY(STATE_HOST(s, "hashed tokens", &c->end, e));
     if (c->end != 0) TRY(state_within("the end of the hashed tokens", c->end, sink + 1, most, e));
-    TRY(lsh_walk(v, &c->tables, s, c->end ? sink : 0, c->end, e));
+    TRY(attn_walk(v, s, e));
+    for (int l = 0; l < v->shape->n_layers && s->load && c->end; l++)
+        if (v->layers[l]) TRY(check_layer(v, l, sink, c->end, e));
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 

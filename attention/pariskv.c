@@ -2,12 +2,18 @@
 /* ParisKV: all rows are kept; a step attends the first `sink` tokens, the newest ones, and of the tokens between
  * (the indexed ones) the `budget` best by an index of 6 bits a channel. doc/methods.md section 8.
  *
- * Here: its parameters, memory and state. A forward: paris_steps.c; the index: paris_index.c. */
+ * Regions: sink | indexed | local and update buffer. They follow in closed form (8.3) from the token count and the end
+ * of the last prompt, so that no counter can differ between layers (8.7). Every token is encoded when it is appended,
+ * since a store may quantize its row before it is indexed: the codes of tokens in the buffer exist but are not scored.
+ * Rows, prompts, and steps that attend everything are those of `full`. */
 #include "config.h"
 
 #include <stddef.h>
 
-#include "attention/paris_steps.h"
+#include "attention/method.h"
+#include "kernels/base/rng.h"
+#include "kernels/ops_paris.h"
+#include "kernels/ops_select.h"
 
 enum { P_SINK, P_LOCAL, P_U, P_FULL_THR, P_RHO, P_BETA, P_CENTER, P_LEVELS, P_ALPHA, P_ROTATE };
 enum { LEVELS_6, LEVELS_1 };
@@ -32,17 +38,44 @@ static const attn_param params[] = {
     {.key = NULL},
 };
 
-static paris_sizes sizes_of(const attn_spec *s)
+/* What a forward does in one layer. */
+typedef struct {
+    slot_range index;  /* the indexed tokens that the layer sees */
+    slot_range next;   /* the same after the end of a prompt, or after a rewind */
+    slot_range encode; /* tokens to encode */
+    slot_range mean;   /* tokens of the mean, if it is due */
+    int64_t k;         /* tokens to find, at most those of index */
+} paris_ranges;
+
+/* Lists of buffers are those of paris_index, by layer; other buffers are work space. */
+typedef struct {
+    paris_ranges *ranges; /* [n_layers] */
+    bool *finds;          /* [n_layers] whether the forward at hand searches there */
+    buf *id, *code, *count, *counted, *mean;
+    buf sign;
+    buf probe;          /* mean queries [n_kv_heads][head_dim] */
+    buf y, norm;        /* rotated queries [n_heads][dim], and their norms */
+    buf bonus, score;   /* u8 [n_kv_heads][n_tokens] */
+    buf cand;           /* i32, the same shape */
+    buf final;          /* f32 [n_kv_heads][n_tokens] */
+    buf idx, lists;     /* i32 [n_kv_heads][k], and their ranges, by layer */
+    int64_t prompt_end; /* tokens at the end of the last prompt, */
+    int64_t *ends;      /* [n_tokens + 1] and when the sequence had so many: in a prompt as if it had ended there */
+    int64_t encoded;    /* tokens with codes, */
+    int64_t to_encode;  /* and how many follow in this forward */
+} paris_memory;
+
+/* Fewer visible tokens are all attended. */
+static int64_t covers(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    return (paris_sizes){
-        .sink = v[P_SINK], .local = v[P_LOCAL], .u = v[P_U], .full_thr = v[P_FULL_THR], .budget = s->budget};
+    return max64(v[P_FULL_THR], v[P_SINK] + v[P_LOCAL] + 2 * s->budget);
 }
 
 static void paris_regions(const attn_spec *s, attn_regions *r)
 {
-    paris_sizes z = sizes_of(s);
-    *r = (attn_regions){.first = z.sink, .newest = z.local + z.u, .covers = paris_covers(&z) - 1};
+    const int64_t *v = s->value;
+    *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + v[P_U], .covers = covers(s) - 1};
 }
 
 static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -52,36 +85,295 @@ static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
     return ST_OK;
 }
 
-/* ---- life ---- */
+/* ---- memory ---- */
 
-static paris_options options_of(const attn_spec *s)
+static size_t tables(const attn_shape *sh)
 {
-    const int64_t *v = s->value;
-    return (paris_options){.k = s->budget,
-                           .rho = v[P_RHO],
-                           .beta = v[P_BETA],
-                           .rounds = (size_t)v[P_ROTATE],
-                           .n_levels = v[P_LEVELS] == LEVELS_1 ? 1 : PARIS_LEVELS,
-                           .center = v[P_CENTER],
-                           .alpha = v[P_ALPHA]};
+    return (size_t)sh->n_kv_heads * paris_subspaces((size_t)sh->head_dim);
 }
 
-static void paris_declare_all(attn_decl *d)
+#define AT(member) offsetof(paris_memory, member)
+
+static void paris_declare(attn_decl *d)
 {
-    const paris_options o = options_of(d->spec);
-    paris_declare(d, offsetof(paris_memory, search), &o);
-    decl_bytes(d, MEM_HOST, offsetof(paris_memory, ends), "ends of prompts",
-               (size_t)(d->lim->n_tokens + 1) * sizeof(int64_t));
+    const attn_shape *sh = d->shape;
+    size_t kv = (size_t)sh->n_kv_heads, head = (size_t)sh->head_dim, f = sizeof(float);
+    size_t dim = paris_dim(head), nb = paris_subspaces(head), layers = (size_t)sh->n_layers;
+    int64_t n = d->lim->n_tokens;
+    const struct {
+        size_t at, item;
+        int64_t n;
+    } work[] = {
+        {AT(sign), dim * f, d->spec->value[P_ROTATE]},
+        {AT(probe), head * f, sh->n_kv_heads},
+        {AT(y), dim * f, sh->n_kv_heads},
+        {AT(norm), f, sh->n_kv_heads},
+        {AT(bonus), PARIS_PATTERNS, (int64_t)tables(sh)},
+        {AT(score), kv, n},
+        {AT(cand), kv * sizeof(int32_t), n},
+        {AT(final), kv * f, n},
+        {AT(idx), kv * sizeof(int32_t), min64(d->spec->budget, n)},
+        {AT(lists), kv * 2 * sizeof(int64_t), sh->n_layers},
+    };
+    decl_regions(d, MEM_INDEX, AT(id), "ids", kv, nb, n, d->n);
+    decl_regions(d, MEM_INDEX, AT(code), "codes", kv, nb * PARIS_CODE, n, d->n);
+    decl_layers(d, MEM_STATE, AT(count), "bucket counts", tables(sh) * PARIS_PATTERNS * sizeof(int32_t));
+    decl_layers(d, MEM_STATE, AT(counted), "tokens counted", 2 * sizeof(int64_t));
+    if (d->spec->value[P_CENTER]) decl_layers(d, MEM_STATE, AT(mean), "mean of keys", kv * head * f);
+    for (size_t i = 0; i < sizeof work / sizeof *work; i++)
+        decl_scratch(d, work[i].at, "ParisKV's work space", work[i].item, work[i].n);
+    decl_bytes(d, MEM_HOST, AT(ranges), "ParisKV's work space", layers * sizeof(paris_ranges));
+    decl_bytes(d, MEM_HOST, AT(finds), "ParisKV's work space", layers * sizeof(bool));
+    decl_bytes(d, MEM_HOST, AT(ends), "ends of prompts", (size_t)(n + 1) * sizeof(int64_t));
+    d->choose_lists = kv;
+    d->choose_items = n;
 }
 
+static paris_index index_of(const attn_view *v, int layer)
+{
+    const paris_memory *s = v->own;
+    return (paris_index){.id = s->id[layer],
+                         .code = s->code[layer],
+                         .count = s->count[layer],
+                         .counted = s->counted[layer],
+                         .sign = s->sign,
+                         .mean = s->mean ? s->mean[layer] : (buf){NULL},
+                         .n_kv_heads = (size_t)v->shape->n_kv_heads,
+                         .head_dim = (size_t)v->shape->head_dim,
+                         .cap = (size_t)v->lim->n_tokens,
+                         .rounds = (size_t)attn_get(v, P_ROTATE),
+                         .alpha = attn_get(v, P_ALPHA)};
+}
+
+/* ---- regions ---- */
+
+/* First token and count of each. */
+typedef struct {
+    slot_range sink, index, rest;
+} regions;
+
+/* Of a layer, as the query sees them that is token n - 1, after a prompt that ended with prompt_end tokens.
+ * Source: doc/methods.md 8.3; tokens before the layer's window are in none (0.2.11). */
+static regions regions_of(const attn_view *v, int layer, int64_t prompt_end, int64_t n)
+{
+    int64_t local = attn_get(v, P_LOCAL), u = attn_get(v, P_U), window = v->shape->window[layer],
+            from = window > 0 ? max64(0, n - window) : 0;
+    int64_t sink = min64(attn_get(v, P_SINK), n), n0 = max64(prompt_end, sink + local);
+    int64_t flushes = n > n0 ? (n - n0 - 1) / u : 0;
+    int64_t end = sink + max64(0, prompt_end - sink - local) + u * flushes;
+    int64_t index = max64(sink, from), rest = max64(end, from);
+    return (regions){
+        .sink = {from, max64(0, sink - from)}, .index = {index, max64(0, end - index)}, .rest = {rest, n - rest}};
+}
+
+static bool is_sparse(const attn_view *v, const regions *r)
+{
+    bool short_of = !v->spec->forced && r->sink.n + r->index.n + r->rest.n < covers(v->spec);
+    return !short_of && r->index.n > 0;
+}
+
+/* Indexed tokens to find beside the other regions. */
+static int64_t wanted(const attn_view *v, const regions *r)
+{
+    return min64(v->spec->budget, r->index.n);
+}
+
+/* ---- the index ---- */
+
+/* Row of the tables of rho and beta (doc/methods.md 8.3). */
+static int table_row(int64_t n)
+{
+    return n < 5000 ? 0 : n < 10000 ? 1 : n < 30000 ? 2 : 3;
+}
+
+/* Tokens to rerank of n indexed ones, to find k. */
+static int64_t candidates(const attn_view *v, int64_t n, int64_t k)
+{
+    static const int64_t table[] = {50, 25, 20, 10};
+    int64_t beta = attn_get(v, P_BETA);
+    if (beta == 0) beta = table[table_row(n)];
+    return min64(max64((n * beta + 99) / 100, k), n);
+}
+
+/* Sets the limits of the levels of a search; one level is the widest. */
+static void set_limits(const attn_view *v, paris_job *j)
+{
+    static const int64_t table[] = {50, 30, 25, 20}, tau[PARIS_LEVELS] = {5, 15, 30, 50, 75, 100};
+    int64_t n = j->range.n, rho = attn_get(v, P_RHO);
+    if (rho == 0) rho = table[table_row(n)];
+    j->n_levels = attn_get(v, P_LEVELS) == LEVELS_1 ? 1 : PARIS_LEVELS;
+    for (size_t i = 0; i < j->n_levels; i++)
+        j->limit[i] = (n * rho * tau[PARIS_LEVELS - j->n_levels + i] + 9999) / 10000;
+}
+
+/* Takes the bucket counts of ranges.next. Must precede any change of codes that were counted. */
+static void count_next(const attn_view *v, int layer)
+{
+    const paris_memory *s = v->own;
+    const paris_index x = index_of(v, layer);
+    v->be->ops->paris->count(v->be, &x, s->ranges[layer].next, attn_index_read(v));
+}
+
+/* The ranges.k best of ranges.index in rows for queries q [n_heads][head_dim], rotated: one list per kv head. */
+static attn_seg find(const attn_view *v, int layer, const kv_rows *rows, buf q)
+{
+    const paris_memory *s = v->own;
+    const attn_shape *sh = v->shape;
+    const paris_ops *o = v->be->ops->paris;
+    const paris_index x = index_of(v, layer);
+    const paris_ranges *r = &s->ranges[layer];
+    size_t kv = x.n_kv_heads, stride = (size_t)min64(v->spec->budget, v->lim->n_tokens);
+    int64_t m = candidates(v, r->index.n, r->k);
+    buf probe = q, read = attn_index_read(v), lists = buf_at(s->lists, (size_t)layer * kv * 2 * sizeof(int64_t));
+    if ((size_t)sh->n_heads > kv) {
+        probe = s->probe;
+        v->be->ops->select->mean_heads(v->be, probe, q, 1, (size_t)sh->n_heads, kv, x.head_dim);
+    }
+    o->query(v->be, s->y, s->norm, probe, kv, &x);
+    o->count(v->be, &x, r->index, read);
+    paris_job j = {.x = &x,
+                   .y = s->y,
+                   .norm = s->norm,
+                   .range = r->index,
+                   .m = m,
+                   .bonus = s->bonus,
+                   .score = s->score,
+                   .cand = s->cand,
+                   .est = s->final,
+                   .read = read};
+    set_limits(v, &j);
+    o->search(v->be, &j);
+    attn_choose(v,
+                &(choose_job){.score = s->final,
+                              .items = {m, 0, m},
+                              .tail = m,
+                              .k = r->k,
+                              .n_lists = kv,
+                              .stride = x.cap,
+                              .granule = 1,
+                              .most = m,
+                              .idx_stride = (int64_t)stride,
+                              .idx = s->idx,
+                              .range = lists},
+                1);
+    o->resolve(v->be, s->idx, stride, lists, kv, s->cand, x.cap);
+    return (attn_seg){.rows = rows, .range = lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};
+}
+/* ---- a forward ---- */
+
+static void set_ranges(attn_view *v, int layer, bool prompt, int64_t n)
+{
+    paris_memory *c = v->own;
+    regions now = regions_of(v, layer, c->prompt_end, n), next = regions_of(v, layer, n, n + 1); /* if a prompt ends */
+    paris_ranges s = {
+        .index = now.index, .next = next.index, .encode = {c->encoded, c->to_encode}, .k = wanted(v, &now)};
+    /* center: the first prompt gives the mean; one that indexes nothing that of all its keys */
+    if (prompt) s.mean = next.index.n > 0 ? next.index : (slot_range){0, n};
+    c->ranges[layer] = s;
+    c->finds[layer] = !prompt && is_sparse(v, &now);
+}
+
+static void paris_begin(attn_view *v, const attn_part *p)
+{
+    paris_memory *c = v->own;
+    int64_t n = v->length + (int64_t)p->n_tok;
+    bool prompt = p->flags & ATTN_PROMPT, open = prompt && !(p->flags & ATTN_PROMPT_END);
+    /* Before the mean is known nothing can be encoded: the whole prompt is at its end, when all of its rows
+     * are still exact. */
+    c->to_encode = attn_get(v, P_CENTER) && c->encoded == 0 && open ? 0 : n - c->encoded;
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        c->finds[l] = false;
+        if (v->layers[l]) set_ranges(v, l, prompt, n);
+    }
+}
+
+/* Encodes ranges.encode from rows, where these tokens lie exactly; the first ones after the mean is taken. */
+static void encode(const attn_view *v, int layer, const kv_rows *rows)
+{
+    const paris_memory *c = v->own;
+    const paris_index x = index_of(v, layer);
+    const paris_ranges *r = &c->ranges[layer];
+    if (c->encoded == 0 && x.mean.p) v->be->ops->paris->mean(v->be, &x, rows, r->mean);
+    if (r->encode.n > 0) v->be->ops->paris->encode(v->be, &x, rows, r->encode);
+}
+
+static void paris_append(const attn_turn *t, size_t n, int layer)
+{
+    full_append(t, n, layer);
+    for (; n > 0; n--, t++) {
+        const paris_memory *c = t->v->own;
+        const kv_rows *rows = kv_store_rows(t->v->store, layer);
+        if (c->to_encode == 0) continue;
+        kv_need(t->v->be, rows, c->encoded, c->encoded + c->to_encode);
+        encode(t->v, layer, rows);
+    }
+}
+
+static void select_sparse(const attn_turn *t, int layer, const regions *r)
+{
+    attn_sel *sel = t->sel;
+    const kv_rows *rows = sel->seg[0].rows;
+    sel->n_seg = 0;
+    if (attn_get(t->v, P_SINK) > 0)
+        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->sink.first, .n_max = r->sink.n};
+    sel->seg[sel->n_seg++] = find(t->v, layer, rows, t->q);
+    sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->rest.first, .n_max = r->rest.n};
+    sel->head = r->index.first;
+    sel->tail = r->rest.first;
+    sel->attended = r->sink.n + r->rest.n + wanted(t->v, r);
+}
+
+static void paris_select(const attn_turn *t, size_t n, int layer)
+{
+    full_select(t, n, layer);
+    for (; n > 0; n--, t++) {
+        const paris_memory *c = t->v->own;
+        regions r = regions_of(t->v, layer, c->prompt_end, t->p.first + (int64_t)t->p.n_tok);
+        if (!(t->p.flags & ATTN_PROMPT) && is_sparse(t->v, &r)) select_sparse(t, layer, &r);
+    }
+}
+
+/* The counts of a prompt's tokens are taken with the prompt, not with the first step after it. */
+static void paris_layer_end(attn_view *v, const attn_part *p, int layer)
+{
+    if (p->flags & ATTN_PROMPT_END) count_next(v, layer);
+}
+
+static void paris_end(attn_view *v, const attn_part *p)
+{
+    paris_memory *c = v->own;
+    c->encoded += c->to_encode;
+    int64_t end = v->length + (int64_t)p->n_tok;
+    if (p->flags & ATTN_PROMPT_END) c->prompt_end = end;
+    for (int64_t n = v->length + 1; n <= end; n++) c->ends[n] = p->n_prompt > 0 ? n : c->prompt_end;
+}
+
+/* Goes back to n tokens: the codes of the first n are counted now, while they are still there. */
+static void forget(attn_view *v, int64_t n)
+{
+    paris_memory *c = v->own;
+    c->prompt_end = c->ends[n];
+    c->encoded = min64(c->encoded, n);
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        if (!v->layers[l]) continue;
+        c->ranges[l].next = regions_of(v, l, c->prompt_end, n).index;
+        count_next(v, l);
+    }
+}
+
+/* ---- between forwards ---- */
+
+/* With the random signs of the rotation, doc/methods.md 0.2.9. */
 static void paris_reset(attn_view *v)
 {
     paris_memory *c = v->own;
-    const paris_options o = options_of(v->spec);
-    c->sizes = sizes_of(v->spec);
-    paris_open(v, &c->search, &o);
+    float sign[2 * PARIS_DIM_MAX];
+    size_t n = (size_t)attn_get(v, P_ROTATE) * paris_dim((size_t)v->shape->head_dim);
+    rng r = {42};
+    for (size_t i = 0; i < n; i++) sign[i] = rng_next(&r) >> 63 ? -1 : 1;
+    if (n > 0) v->be->ops->upload(v->be, c->sign, sign, n * sizeof *sign);
     c->ends[0] = 0;
-    paris_forget(v, 0);
+    forget(v, 0);
 }
 
 /* True if the tokens up to n were the start of a longer prompt, whose mean is then that of later keys too. */
@@ -95,10 +387,54 @@ static bool in_first_prompt(const paris_memory *c, int64_t n, int64_t length)
 static const char *paris_rewind(attn_view *v, int64_t n)
 {
     const paris_memory *c = v->own;
-    if (c->search.o.center && in_first_prompt(c, n, v->length)) return "the mean key is that of the whole prompt";
+    if (attn_get(v, P_CENTER) && in_first_prompt(c, n, v->length)) return "the mean key is that of the whole prompt";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
-    paris_forget(v, n);
+    forget(v, n);
     return NULL;
+}
+
+/* Checks the range of counted tokens, which `count` subtracts again, and the bucket counts. An empty range may begin
+ * anywhere: behind a prompt of fewer tokens than `sink` it begins behind the next token. */
+static status check_counts(const attn_view *v, int layer, err *e)
+{
+    const paris_memory *s = v->own;
+    const backend_ops *o = v->be->ops;
+    int32_t count[PARIS_PATTERNS];
+    int64_t range[2];
+    o->download(v->be, range, s->counted[layer], sizeof range);
+    if (range[1] < 0 || (range[1] > 0 && (range[0] < 0 || range[0] > v->length - range[1])))
+        return state_bad("the tokens that were counted", e);
+    for (size_t i = 0; i < tables(v->shape); i++) {
+        int64_t sum = 0;
+        o->download(v->be, count, buf_at(s->count[layer], i * sizeof count), sizeof count);
+        for (size_t k = 0; k < PARIS_PATTERNS; k++) {
+            if (count[k] < 0) return state_bad("a bucket count", e);
+            sum += count[k];
+        }
+        if (sum != range[1]) return state_bad("the sum of bucket counts", e);
+    }
+    return ST_OK;
+}
+
+/* Nothing is counted. */
+static void clear_counts(const attn_view *v, int layer)
+{
+    static const int32_t none[PARIS_PATTERNS];
+    const paris_memory *s = v->own;
+    for (size_t i = 0; i < tables(v->shape); i++)
+        v->be->ops->upload(v->be, buf_at(s->count[layer], i * sizeof none), none, sizeof none);
+    v->be->ops->upload(v->be, s->counted[layer], none, 2 * sizeof(int64_t));
+}
+
+static status walk_counts(attn_view *v, attn_state *state, err *e)
+{
+    status st = attn_walk(v, state, e);
+    for (int l = 0; l < v->shape->n_layers && state->load && st == ST_OK; l++)
+        if (v->layers[l]) st = check_counts(v, l, e);
+    /* What was damaged is not to be subtracted from. */
+    for (int l = 0; l < v->shape->n_layers && state->load && st != ST_OK; l++)
+        if (v->layers[l]) clear_counts(v, l);
+    return st;
 }
 
 static status paris_state(attn_view *v, attn_state *s, err *e)
@@ -109,7 +445,7 @@ static status paris_state(attn_view *v, attn_state *s, err *e)
         TRY(state_within("end of the prompt", c->ends[n], n ? c->ends[n - 1] : 0, n, e));
     c->prompt_end = c->ends[v->length];
     c->encoded = v->length;
-    TRY(paris_walk(v, &c->search, s, e));
+    TRY(walk_counts(v, s, e));
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
@@ -131,7 +467,7 @@ const attn_method attn_pariskv = {
     .reuse_unless = "center",
     .check = paris_check,
     .regions = paris_regions,
-    .hooks = {.declare = paris_declare_all,
+    .hooks = {.declare = paris_declare,
               .reset = paris_reset,
               .begin = paris_begin,
               .append = paris_append,

@@ -2,7 +2,6 @@
 /* The life of a sequence: creation, counts, rewinding, saving. */
 #include "config.h"
 
-#include "attention/budget.h"
 #include "attention/certify.h"
 #include "attention/demote.h"
 #include "attention/sequence_impl.h"

@@ -1,15 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /* StreamingLLM: the first `sink` tokens and the last r = budget - sink. doc/methods.md section 2.
  *
- * Here: its parameters, memory and state. Where rows lie, and a forward: stream_steps.c. */
+ * Slots: [0, s) sinks | [s, s+r+1) a ring of the newest | from s+r+1 on: rows of a prompt under way.
+ * While nothing was evicted (LINEAR) slot = position and there is one segment, as in full
+ * attention. Afterwards (RING) position p has slot s + (p - base) mod (r+1), so that appending
+ * overwrites exactly the row that was evicted after the step before. All keys stay rotated at their
+ * absolute positions; re-indexing rotates the query once more for the sinks, at its slot in the
+ * cache (the equivalent form of point 5).
+ *
+ * A prompt after an eviction, or a banded one, is staged: its rows follow the ring until it ends.
+ *
+ * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
+ * newest, the rows of a prompt follow it, and nothing is copied. So it is for drafts over another strategy's rows,
+ * which are never told of a prompt.
+ *
+ * What leaves the ring may be demoted (demote.h), in the order of positions. Where it goes in groups of g, the ring has
+ * r + g slots, and holds what waits too. */
 #include "config.h"
 
 #include <stddef.h>
 
-#include "attention/stream_steps.h"
+#include "attention/demote.h"
 
 enum { P_SINK, P_POS, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 enum { POS_REINDEX, POS_ABS };
+
+enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "tokens kept from the start", 4, 0, 1 << 20},
@@ -23,6 +39,32 @@ static const attn_param params[] = {
     [P_RECALL] = RECALL_PARAM,
     {.key = NULL},
 };
+
+typedef struct {
+    int64_t s, r, slots;        /* sinks, newest tokens, slots of the ring */
+    bool reindex;               /* positions are those in the cache */
+    int64_t prefill;            /* how prompts are attended */
+    bool fixed;                 /* the store goes by position */
+    bool ring;                  /* evicted at least once */
+    bool banded;                /* the current prompt is banded */
+    bool staging;               /* rows of the current prompt lie after the ring */
+    int64_t ring_base;          /* position of the ring's first slot */
+    int64_t stage_pos, evicted; /* first staged position; tokens evicted before the current prompt */
+    int64_t lo, hi;             /* positions in the ring before this prompt chunk */
+    int64_t n_move, move_lo;    /* rows that layer_end moves into the ring: the position of the first, */
+    int64_t move_from;          /* and its slot */
+    buf qpos, table;
+    int64_t *host; /* [chunk] for uploads */
+    demoted low;
+    int32_t *leaving;  /* [low.cap] slots of what this forward demotes: */
+    int64_t n_leaving; /* as many */
+} stream_ctx;
+
+/* Tokens that have left the ring of n, of r newest ones in groups. */
+static inline int64_t stream_left(int64_t n, int64_t budget, int64_t group)
+{
+    return max64(n - budget, 0) / group * group;
+}
 
 static demote_rule low_rule(const attn_spec *s)
 {
@@ -103,6 +145,286 @@ static void stream_reset(attn_view *v)
     c->ring = c->banded = c->staging = false;
     c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
+}
+
+/* ---- where rows lie ---- */
+
+/* Returns how many of n tokens were dropped: the first ones after the sinks. */
+static int64_t stream_gone(const stream_ctx *c, int64_t n)
+{
+    return stream_left(n, c->s + c->r, c->low.rule.group);
+}
+
+/* Returns the first position after the sinks that is stored of `length` tokens. */
+static int64_t first_recent(const stream_ctx *c, int64_t length)
+{
+    return c->s + (c->ring ? stream_gone(c, c->staging ? c->stage_pos : length) : 0);
+}
+
+/* Demoted rows, until the layers of a forward end. */
+static int64_t n_demoted(const attn_view *v)
+{
+    const stream_ctx *c = v->own;
+    return c->low.rule.how == DEMOTE_NONE ? 0 : first_recent(c, v->length) - c->s;
+}
+
+/* Keeps view->stored up, for `length` tokens. */
+static void stream_count(attn_view *v, int64_t length)
+{
+    const stream_ctx *c = v->own;
+    v->stored = min64(c->s, length) + max64(length - first_recent(c, length), 0);
+    v->listed = v->stored < length;
+}
+
+static int64_t stream_kept(const attn_view *v, int layer, size_t list, int64_t *out)
+{
+    (void)layer;
+    (void)list;
+    const stream_ctx *c = v->own;
+    int64_t n = 0;
+    for (int64_t j = 0; j < c->s && j < v->length; j++, n++)
+        if (out) out[n] = j;
+    for (int64_t j = first_recent(c, v->length); j < v->length; j++, n++)
+        if (out) out[n] = j;
+    return n;
+}
+
+static int64_t stream_demoted(const attn_view *v, int layer, size_t list, int64_t *out)
+{
+    (void)layer;
+    (void)list;
+    const stream_ctx *c = v->own;
+    int64_t n = n_demoted(v);
+    for (int64_t i = 0; out && i < n; i++) out[i] = c->s + i;
+    return n;
+}
+
+/* Slot of position p in RING. */
+static int64_t ring_slot(const stream_ctx *c, int64_t p)
+{
+    int64_t m = (p - c->ring_base) % c->slots;
+    if (c->fixed || p < c->s) return p;
+    return c->s + (m < 0 ? m + c->slots : m);
+}
+
+/* Slot of a token that is stored. */
+static int64_t slot_of(const stream_ctx *c, int64_t p)
+{
+    if (c->fixed || !c->ring) return p;
+    return c->staging && p >= c->stage_pos ? c->s + c->slots + p - c->stage_pos : ring_slot(c, p);
+}
+
+/* ---- a forward ---- */
+
+/* Rows of a prompt after an eviction, or of a banded one, go after the ring. */
+static void stage_begin(attn_view *v)
+{
+    stream_ctx *c = v->own;
+    int64_t len = v->length, s = c->s;
+    if (c->staging && !c->banded) return;
+    c->stage_pos = max64(len, s);
+    c->evicted = stream_gone(c, len);
+    c->lo = min64(s + c->evicted, len);
+    c->hi = len;
+    c->staging = true;
+}
+
+/* Plans what this forward demotes at its end. */
+static void plan_leaving(attn_view *v, int64_t end)
+{
+    stream_ctx *c = v->own;
+    int64_t first = n_demoted(v);
+    if (c->low.rule.how == DEMOTE_NONE) return;
+    c->n_leaving = stream_gone(c, end) - first;
+    for (int64_t i = 0; i < c->n_leaving; i++) c->leaving[i] = (int32_t)slot_of(c, c->s + first + i);
+    if (c->n_leaving > 0) v->be->ops->upload(v->be, c->low.slot, c->leaving, (size_t)c->n_leaving * sizeof *c->leaving);
+}
+
+/* Plans the copies at the end of this forward: the last rows move into the ring. */
+static void plan_moves(attn_view *v, int64_t end)
+{
+    stream_ctx *c = v->own;
+    int64_t lo = max64(c->s + stream_gone(c, end), c->staging ? c->stage_pos : c->s);
+    if (!c->staging) c->ring_base = lo;
+    c->n_move = max64(end - lo, 0);
+    c->move_lo = lo;
+    c->move_from = lo + (c->staging ? c->s + c->slots - c->stage_pos : 0);
+}
+
+/* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
+ * rotated further than the model was trained for. */
+static bool is_banded(const attn_view *v, int64_t n)
+{
+    const stream_ctx *c = v->own;
+    int64_t mode = c->prefill, end = v->length + n, all = c->s + c->r;
+    int64_t last = c->ring && c->reindex ? all + n : end;
+    return end > all && (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && last > v->shape->max_positions));
+}
+
+static bool stream_exact_prompt(const attn_view *v, int64_t n)
+{
+    const stream_ctx *c = v->own;
+    return !c->ring && !is_banded(v, n);
+}
+
+static void prompt_begin(attn_view *v, const attn_part *p)
+{
+    stream_ctx *c = v->own;
+    int64_t end = v->length + (int64_t)p->n_tok;
+    if (p->prompt_done == 0) {
+        c->banded = is_banded(v, p->n_prompt);
+        c->ring = c->ring || c->banded;
+    }
+    if (c->ring) stage_begin(v);
+    bool last = p->flags & ATTN_PROMPT_END;
+    bool moves = c->ring ? c->banded || last : last && stream_gone(c, end) > 0;
+    if (!moves) return;
+    plan_leaving(v, end);
+    plan_moves(v, end);
+}
+
+/* The queries' own slots in the cache; in a dense later prompt the evicted tokens stay what they were before it. */
+static void place_queries(attn_view *v, const attn_part *p)
+{
+    stream_ctx *c = v->own;
+    bool dense = c->staging && !c->banded;
+    for (int64_t i = 0; i < (int64_t)p->n_tok; i++)
+        c->host[i] = p->first + i - (dense ? c->evicted : stream_gone(c, p->first + i));
+    v->be->ops->upload(v->be, c->qpos, c->host, p->n_tok * sizeof(int64_t));
+    v->be->ops->rope_table(v->be, c->table, c->qpos, p->n_tok, p->freq, attn_pairs(v->shape), p->mscale);
+}
+
+static void stream_begin(attn_view *v, const attn_part *p)
+{
+    stream_ctx *c = v->own;
+    c->n_move = c->n_leaving = 0;
+    if (v->draft_view) c->ring = v->length > c->s + c->r;
+    else if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
+    else plan_leaving(v, v->length + 1);
+    if (c->ring && c->reindex) place_queries(v, p);
+    stream_count(v, v->length);
+}
+
+/* Returns how many. At most the first rows of a staged prompt are sinks, the others follow each other. */
+static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
+{
+    const attn_view *v = t->v;
+    const attn_part *p = &t->p;
+    const stream_ctx *c = v->own;
+    size_t row = (size_t)(v->shape->n_kv_heads * v->shape->head_dim) * sizeof(float), count = 0;
+    size_t sinks = (size_t)min64(max64(c->staging ? c->s - p->first : 0, 0), (int64_t)p->n_tok);
+    for (size_t from = 0, n; from < p->n_tok; from += n) {
+        int64_t pos = p->first + (int64_t)from;
+        n = from < sinks ? sinks : p->n_tok - from;
+        jobs[count++] = kv_store_job(v->store, layer, (kv_target){.pos = pos, .first = slot_of(c, pos), .n_lists = 1},
+                                     buf_at(t->k, from * row), buf_at(t->val, from * row), n);
+    }
+    return count;
+}
+
+static void stream_append(const attn_turn *t, size_t n, int layer)
+{
+    kv_write_job jobs[2 * ATTN_TOGETHER];
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += append_one(&t[i], layer, jobs + count);
+    t->v->be->ops->kv_write(t->v->be, jobs, count);
+}
+
+/* Rows of slots [first, first + n), the first of which is at position pos. */
+static attn_seg seg_of(const attn_view *v, int layer, bool masked, int64_t first, int64_t n, int64_t pos)
+{
+    return (attn_seg){.rows = kv_store_rows(v->store, layer),
+                      .n_lists = 1,
+                      .first = first,
+                      .n_max = n,
+                      .origin = pos - first,
+                      .masked = masked,
+                      .kpos = pos,
+                      .band = v->shape->window[layer]};
+}
+
+/* Sinks first, then the ring, in up to two runs (a full one is one run, in whatever order), and a prompt's own rows.
+ * The layer's window, if any, is wider than the budget: it can only cut sinks at absolute positions. Segments are few:
+ * where demoted rows are attended there are neither bands nor windows, so that a run that ends with the ring goes on
+ * with the prompt's rows, before which it is seen by all. */
+static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_sel *sel)
+{
+    const stream_ctx *c = v->own;
+    bool shifted = c->reindex, mask = c->staging || (!shifted && v->shape->window[layer] > 0);
+    int64_t n = p->first + (int64_t)p->n_tok, lo = c->staging ? c->lo : first_recent(c, v->length);
+    int64_t held = max64((c->staging ? c->hi : n) - lo, 0);
+    sel->n_seg = 0;
+    if (c->s > 0) {
+        attn_seg *sink = &sel->seg[sel->n_seg++];
+        *sink = seg_of(v, layer, mask, 0, c->s, 0);
+        if (shifted) {
+            sink->table = c->table;
+            sink->qpos = c->qpos;
+        }
+    }
+    bool full = !c->fixed && !c->staging && held == c->slots;
+    int64_t first = held && !full ? ring_slot(c, lo) : c->s, room = c->fixed ? held : c->s + c->slots - first;
+    int64_t old = min64(held, room), stage = c->fixed ? c->stage_pos : c->s + c->slots;
+    bool low = n_demoted(v) > 0 && c->low.rule.recall != 0;
+    int64_t joined = c->staging && low && old < held ? old : 0;
+    attn_seg run[] = {seg_of(v, layer, c->staging, first, old - joined, lo),
+                      seg_of(v, layer, c->staging, c->s, held - old, lo + old),
+                      seg_of(v, layer, true, stage - joined, 0, c->stage_pos - joined)};
+    if (c->staging) run[2].n_max = max64(n - c->stage_pos, 0) + joined;
+    for (int i = 0; i < 3; i++) {
+        if (run[i].n_max == 0) continue;
+        sel->seg[sel->n_seg] = run[i];
+        if (c->banded) sel->seg[sel->n_seg].band = c->r + 1;
+        sel->n_seg++;
+    }
+}
+
+/* The new token is attended on top of what is stored, unless nothing was evicted yet. At absolute positions a window
+ * hides tokens, the sinks first. */
+static int64_t attended(const attn_view *v, int layer, int64_t len)
+{
+    const stream_ctx *c = v->own;
+    int64_t recent = len - first_recent(c, v->length), sinks = c->s, window = v->shape->window[layer];
+    if (len <= c->s + c->r) return len;
+    if (window > 0 && !(c->ring && c->reindex)) {
+        sinks = max64(sinks - max64(len - window, 0), 0);
+        recent = min64(recent, window);
+    }
+    return sinks + recent;
+}
+
+static void stream_select(const attn_turn *t, size_t n, int layer)
+{
+    for (; n > 0; n--, t++) {
+        stream_ctx *c = t->v->own;
+        if (c->ring) select_ring(t->v, &t->p, layer, t->sel);
+        else full_select(t, 1, layer);
+        t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
+        demote_select(&c->low, t, layer, n_demoted(t->v));
+    }
+}
+
+static void stream_layer_end(attn_view *v, const attn_part *p, int layer)
+{
+    const stream_ctx *c = v->own;
+    const kv_rows *rows = kv_store_rows(v->store, layer);
+    int64_t to = ring_slot(c, c->move_lo),
+            n = min64(c->n_move, c->s + c->slots - to); /* the rest starts at the ring's first slot */
+    demote_take(&c->low, v, layer, n_demoted(v), c->n_leaving);
+    if (c->n_move > 0 && !c->fixed) {
+        v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);
+        v->be->ops->kv_move(v->be, rows, c->s, c->move_from + n, (size_t)(c->n_move - n));
+    }
+    if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END)) kv_store_discard(v->store, layer, c->s + c->slots);
+}
+
+static void stream_end(attn_view *v, const attn_part *p)
+{
+    stream_ctx *c = v->own;
+    int64_t end = v->length + (int64_t)p->n_tok;
+    if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
+    if (stream_gone(c, end) > 0 && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) c->ring = true;
+    stream_count(v, end);
 }
 
 /* ---- between forwards ---- */

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* TokenSelect: all rows are kept; a window of a prompt, or a decode step, attends the first `sink` tokens, the newest
- * ones, and of those between the `budget` best by the votes of all heads, one list for a layer. doc/methods.md 12.4. */
+ * ones, and of those between the `budget` best by the votes of all heads, one list for a layer. doc/methods.md 12.4.
+ *
+ * Keys are stored raw. Votes are softmaxes of exact scores of the window's mean query, turned to the distance `local`
+ * of every key. With `reuse` a layer holds the votes and the query of its last selection: where the next query is
+ * alike, the choice is made of these votes again, which gives the same tokens, and no key is read for it. */
 #include "config.h"
 
-#include "attention/token_window.h"
+#include <stddef.h>
+
+#include "attention/gathered.h"
+#include "kernels/ops_block.h"
+#include "kernels/ops_select.h"
 #include "kernels/ops_token.h"
 
 enum { P_SINK, P_LOCAL, P_WINDOW, P_POS, P_POOL, P_REUSE };
@@ -18,6 +26,31 @@ static const attn_param params[] = {
                  "percent of cosine from which on a query takes the selection of an earlier one; 0: never", 0, 0, 101},
     {.key = NULL},
 };
+
+enum { TOKEN_REUSE_MOST = 16 }; /* times in a row that a selection is taken again */
+
+/* What a strategy asks for. */
+typedef struct {
+    int64_t sink, local, window, k;
+    bool by_position;
+    int64_t pool, reuse; /* reuse: percent of cosine, 0: never */
+} token_rule;
+
+typedef struct {
+    token_rule rule;
+    gathered_rows rows;
+    buf queries, weights, probe; /* f32 of a window: queries at the distance, their weights, their mean */
+    buf score, votes, pooled;    /* f32 [n_heads][tokens]; [tokens] each */
+    buf idx, range;              /* i32 tokens of the layer at work; i64 [2] */
+    buf *held_probe, *held;      /* reuse: token_cache.probe, and f32 [tokens] votes */
+    buf *state;                  /* token_cache.state */
+} token_select;
+
+/* Tokens that a step attends at most. */
+static int64_t token_attended(const token_rule *r)
+{
+    return r->sink + r->local + r->k;
+}
 
 static token_rule rule_of(const attn_spec *s)
 {
@@ -37,19 +70,172 @@ static void select_regions(const attn_spec *s, attn_regions *r)
     *r = (attn_regions){.first = a.sink, .newest = a.local, .covers = token_attended(&a)};
 }
 
-/* ---- life ---- */
+/* ---- memory ---- */
+
+/* Newest tokens of a list for n queries, which are always among them. */
+static int64_t newest_of(const token_rule *r, int64_t n)
+{
+    return max64(r->local, n);
+}
+
+/* Queries of a window, rows of a list, places that rotations are asked for. */
+typedef struct {
+    int64_t window, rows, places;
+} token_sizes;
+
+static token_sizes sizes_of(const token_rule *r, const attn_limits *lim)
+{
+    int64_t all = lim->n_tokens, window = min64(r->window, min64(lim->chunk, all));
+    int64_t rows = min64(r->sink + newest_of(r, window) + r->k, all);
+    return (token_sizes){window, rows, max64(rows, r->local + window)};
+}
+
+#define AT(member) offsetof(token_select, member)
 
 static void select_declare(attn_decl *d)
 {
-    const token_rule r = rule_of(d->spec);
-    token_declare(d, &r);
+    const token_rule rule = rule_of(d->spec), *r = &rule;
+    const token_sizes n = sizes_of(r, d->lim);
+    const int64_t all = d->lim->n_tokens;
+    size_t heads = (size_t)d->shape->n_heads, dim = heads * (size_t)d->shape->head_dim * sizeof(float);
+    gathered_declare(d, AT(rows), n.rows, n.places, r->by_position);
+    decl_scratch(d, AT(queries), "queries", dim, n.window);
+    decl_scratch(d, AT(weights), "queries", sizeof(float), n.window);
+    decl_scratch(d, AT(probe), "queries", dim, 1);
+    decl_scratch(d, AT(score), "scores", heads * sizeof(float), all);
+    decl_scratch(d, AT(votes), "votes", sizeof(float), all);
+    if (r->pool > 1 && !r->reuse) decl_scratch(d, AT(pooled), "votes", sizeof(float), all);
+    decl_scratch(d, AT(idx), "selected tokens", sizeof(int32_t), n.rows);
+    decl_bytes(d, MEM_SCRATCH, AT(range), "selected tokens", 2 * sizeof(int64_t));
+    d->window = r->window;
+    d->choose_lists = 1;
+    d->choose_items = all;
+    if (!r->reuse) return;
+    decl_layers(d, MEM_INDEX, AT(held_probe), "queries of selections", dim);
+    decl_regions(d, MEM_INDEX, AT(held), "votes of selections", 1, sizeof(float), all, d->n);
+    decl_layers(d, MEM_STATE, AT(state), "selections", TOKEN_STATE * sizeof(int64_t));
 }
 
 static void select_reset(attn_view *v)
 {
-    const token_rule r = rule_of(v->spec);
-    token_reset(v, &r);
+    token_select *c = v->own;
+    const token_rule rule = rule_of(v->spec), *r = &rule;
+    const token_sizes n = sizes_of(r, v->lim);
+    const int64_t none[TOKEN_STATE] = {[TOKEN_AGAIN] = -1};
+    c->rule = *r;
+    gathered_reset(v, &c->rows, n.rows, n.places);
+    for (int l = 0; l < v->shape->n_layers && r->reuse; l++)
+        if (v->layers[l]) v->be->ops->upload(v->be, c->state[l], none, sizeof none);
 }
+
+static void select_begin(attn_view *v, const attn_part *p)
+{
+    token_select *c = v->own;
+    gathered_begin(v, &c->rows, p);
+}
+
+/* ---- a window ---- */
+
+/* Tokens [seen, n) are visible to its first query; of these [seen, head) and [tail, n) are forced, k of [lo, tail) are
+ * to choose. */
+typedef struct {
+    int64_t seen, head, lo, tail, n, k;
+} token_cut;
+
+static token_cut cut_of(const attn_view *v, const attn_part *p, int layer)
+{
+    const token_rule *r = &((const token_select *)v->own)->rule;
+    token_cut c = {.seen = p->first + 1 - attn_visible(v->shape, layer, p->first + 1),
+                   .n = p->first + (int64_t)p->n_tok};
+    c.tail = max64(c.n - newest_of(r, (int64_t)p->n_tok), c.seen);
+    c.head = min64(r->sink, c.tail);
+    c.lo = max64(c.head, c.seen);
+    c.k = min64(r->k, c.tail - c.lo);
+    return c;
+}
+
+/* The mean of the window's queries, each as far from its own place as `local` is from the first one's. */
+static buf probe_of(const attn_turn *t)
+{
+    const token_select *c = t->v->own;
+    const backend_ops *o = t->v->be->ops;
+    size_t heads = (size_t)t->v->shape->n_heads, d = (size_t)t->v->shape->head_dim;
+    buf table = buf_at(c->rows.table, (size_t)c->rule.local * d * sizeof(float)), none = {NULL};
+    o->rope(t->v->be, c->queries, t->q_raw, table, t->p.n_tok, heads, d, d / 2);
+    if (t->p.n_tok == 1) return c->queries;
+    o->block->probe(t->v->be, c->probe, c->weights, c->queries, t->p.n_tok, heads * d, none, none, 0);
+    return c->probe;
+}
+
+/* Votes of the candidates, by position. A raw key has no factor mscale of its own. Where a selection is used again,
+ * votes are those of old scores, and `pool` leaves them alone. */
+static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
+{
+    const token_select *c = t->v->own;
+    const attn_view *v = t->v;
+    const backend_ops *o = v->be->ops;
+    size_t heads = (size_t)v->shape->n_heads, stride = (size_t)v->lim->n_tokens;
+    bool again = c->rule.reuse > 0;
+    buf u = probe_of(t), state = again ? c->state[layer] : (buf){NULL}, out = again ? c->held[layer] : c->pooled;
+    token_cache cache = {.state = state,
+                         .n_parts = heads,
+                         .part = (size_t)v->shape->head_dim,
+                         .least = (float)c->rule.reuse / 100,
+                         .most = TOKEN_REUSE_MOST};
+    if (again) cache.probe = c->held_probe[layer], o->token->match(v->be, &cache, u, a->lo, a->tail);
+    token_score_job s = {.q = u,
+                         .n_heads = heads,
+                         .rows = *kv_store_rows(v->store, layer),
+                         .lo = a->lo,
+                         .hi = a->tail,
+                         .score = c->score,
+                         .stride = stride,
+                         .state = state,
+                         .votes = c->votes,
+                         .scale = v->shape->scale * t->p.mscale,
+                         .read = v->read};
+    o->token->score(v->be, &s);
+    if (!out.p) return c->votes;
+    o->token->pool(v->be, out, c->votes, a->lo, a->tail, max64(c->rule.pool, 1), state);
+    return out;
+}
+
+static void select_one(const attn_turn *t, int layer)
+{
+    token_select *c = t->v->own;
+    const token_cut a = cut_of(t->v, &t->p, layer);
+    attn_sel *sel = t->sel;
+    bool all = a.seen == 0 && a.tail - a.lo <= a.k && !t->v->spec->forced;
+    int64_t n = max64(a.head - a.seen, 0) + a.k + a.n - a.tail;
+    kv_need(t->v->be, kv_store_rows(t->v->store, layer), a.seen, a.n);
+    if (!all)
+        attn_choose(t->v,
+                    &(choose_job){.score = votes_of(t, layer, &a),
+                                  .items = {a.n, a.lo, a.tail},
+                                  .head = a.head,
+                                  .tail = a.tail,
+                                  .first = a.seen,
+                                  .k = a.k,
+                                  .n_lists = 1,
+                                  .stride = (size_t)t->v->lim->n_tokens,
+                                  .granule = 1,
+                                  .most = t->v->lim->n_tokens,
+                                  .idx_stride = (int64_t)c->rows.rows.cap,
+                                  .idx = c->idx,
+                                  .range = c->range},
+                    1);
+    sel->n_seg = 1;
+    sel->seg[0] = gathered_segment(t->v, &c->rows, &t->p, layer, all ? (buf){NULL} : c->idx, n);
+    if (!all) sel->head = a.head, sel->tail = a.tail;
+    sel->attended = n;
+}
+
+static void select_tokens(const attn_turn *t, size_t n, int layer)
+{
+    for (size_t i = 0; i < n; i++) select_one(&t[i], layer);
+}
+
+/* ---- between forwards ---- */
 
 /* A selection that later queries made is not that of an earlier one. */
 static const char *select_rewind(attn_view *v, int64_t n)
@@ -110,9 +296,9 @@ const attn_method attn_tokenselect = {
     .regions = select_regions,
     .hooks = {.declare = select_declare,
               .reset = select_reset,
-              .begin = token_begin,
+              .begin = select_begin,
               .append = gathered_append,
-              .select = token_choose,
+              .select = select_tokens,
               .rewind = select_rewind,
               .state = select_state,
               .exact_prompt = select_exact_prompt},
