@@ -75,6 +75,11 @@ check "with what is behind it" test "$(sed -n 's/.*"decoded_prompt_tokens":\([0-
 sed 1d "$tmp/whole.jsonl" | "$RUN" eval score ruler_all >"$tmp/scores" 2>"$tmp/err"
 check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 36
 
+head -c 3000 "$SRCDIR/eval/pg19/10146.txt" >"$tmp/essay.txt"
+run eval ruler --task niah_single_2 --length 4k --samples 1 --variant 2024 --essays "$tmp/essay.txt" --write "$tmp/essay"
+words=$(wc -w <"$tmp/essay.txt")
+check "no more words of an essay than it has ($words)" test "$(wc -w <"$tmp/essay/niah_single_2.jsonl")" -lt $((words + 100))
+
 # All 13 tasks: results as a run would have left them, so that no answer is missing.
 all="--tokens ws --length 1k,1200 --samples 1 --essays $SRCDIR/eval/pg19/10146.txt --squad $data/squad.json --hotpotqa $data/hotpotqa.json"
 # shellcheck disable=SC2086

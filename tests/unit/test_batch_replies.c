@@ -285,6 +285,12 @@ static void test_stops(void)
             f.prompt[0].not_first = true;
             run_one(&f, &r, "unless it must not");
             ok(r.n[0][0] > 0 && r.ids[0][0][0] != stop[1], "then another one is the first");
+            const int32_t only[2] = {(stop[1] + 1) % VOCAB, (stop[1] + 2) % VOCAB};
+            f.prompt[0].not_first = false;
+            f.prompt[0].only = only;
+            f.prompt[0].n_only = 2;
+            run_one(&f, &r, "or unless it is none of two");
+            ok(r.ids[0][0][0] == only[0] || r.ids[0][0][0] == only[1], "then one of the two is the first");
         }
         fixture_close(&f);
     }
@@ -340,7 +346,7 @@ static void make_turns(fixture *f, const size_t ends[N_PROMPTS], int32_t *reques
     f->prompt[N_PROMPTS - 1].head = request;
 }
 
-/* Questions that are fed token by token behind one head; the last has another head. */
+/* Questions that are fed token by token behind one head; the last two have another head. */
 static void make_questions(fixture *f, int32_t *other)
 {
     const token_list *l = &f->trials[0].head;
@@ -348,7 +354,7 @@ static void make_questions(fixture *f, int32_t *other)
     memcpy(other, l->ids, HEAD * sizeof *other);
     other[HEAD / 2]++;
     for (size_t i = 0; i < N_PROMPTS; i++) {
-        f->prompt[i].head = i + 1 < N_PROMPTS ? l->ids : other;
+        f->prompt[i].head = i + 2 < N_PROMPTS ? l->ids : other;
         f->prompt[i].n_head = HEAD;
         f->prompt[i].tail = l->ids + HEAD + i;
         f->prompt[i].n_tail = 5 + i;
@@ -382,6 +388,32 @@ static void check_branches(fixture *f, batch_run *runs, int64_t prefills)
         ok(all.ordered && all.last > 0.999, "progress grows to 1");
         is_int(job.prefills, MAX_RUNS * prefills, "%lld prefills for each strategy", (long long)prefills);
     }
+    job = make_job(f, &all, true, 64, 1);
+    for (size_t k = 0; k < MAX_RUNS; k++) all.skipped[k] = 1u << (N_PROMPTS - 2);
+    is_ok(batch_execute(&job, runs, MAX_RUNS, &e), &e, "all but the last but one");
+    bool same = true;
+    for (size_t k = 0; k < MAX_RUNS; k++)
+        same &= memcmp(all.ids[k][N_PROMPTS - 1], alone.ids[k][N_PROMPTS - 1], sizeof alone.ids[k][0]) == 0;
+    ok(same, "the last as by itself");
+}
+
+/* A session whose rows are on disk cannot be copied: each prompt is fed from its start. */
+static void check_tier(fixture *f)
+{
+    static record got[2];
+    const char *const tiers[2] = {"device", "disk:window=8:cache=0"};
+    err e = {0};
+    for (int i = 0; i < 2; i++) {
+        kv_tier t;
+        attn_options o = {.kv = kv_exact(DT_F32), .tier = &t};
+        batch_run run = {0};
+        batch_job job = make_job(f, &got[i], true, 64, 1);
+        if (kv_tier_parse(&t, tiers[i], &e) != ST_OK ||
+            attn_spec_parse(&run.spec, "quest:budget=32:skip=0", &o, &e) != ST_OK)
+            abort();
+        is_ok(batch_execute(&job, &run, 1, &e), &e, "questions over %s", tiers[i]);
+    }
+    ok(memcmp(got[0].ids[0], got[1].ids[0], sizeof got[0].ids[0]) == 0, "the same answers");
 }
 
 /* A prompt that goes on from a copy of the session of the one before it answers as one that is fed from its start. */
@@ -399,6 +431,7 @@ static void test_branches(void)
         make_questions(&f, request);
         for (size_t i = 0; i < N_PROMPTS; i++) f.prompt[i].n_breaks = 0;
         check_branches(&f, runs, 2); /* one for each head */
+        check_tier(&f);
     }
     fixture_close(&f);
 }
@@ -475,6 +508,7 @@ static void test_following(void)
     if (is_ok(fixture_open(&f, 0, &e), &e, "talks")) {
         static int32_t third;
         make_talks(&f);
+        is_int(batch_limit(f.prompt, N_PROMPTS), 80 + 9 + 1 + 12 + 8 + 1 + 13 + 7, "tokens of the longest talk");
         is_int(decoder_model(f.d)->config.vocab, VOCAB, "the model's vocabulary");
         talk_by_hand(&f, &runs[0], 0, &hand);
         third = hand.ids[0][0][2]; /* one answer ends by itself */

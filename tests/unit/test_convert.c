@@ -328,6 +328,26 @@ static void test_shapes(void)
     }
 }
 
+static void faulty_quantize(backend *of, buf out, dtype type, weight w)
+{
+    (void)out, (void)type, (void)w;
+    err_set(&of->fault, ST_DEVICE, "the device is gone");
+}
+
+/* A device that fails while matrices are converted. */
+static void test_fault(void)
+{
+    err e = {0};
+    model *m;
+    const backend_ops *real = be->ops;
+    backend_ops faulty = *real;
+    faulty.quantize = faulty_quantize;
+    be->ops = &faulty;
+    is_err(open_held(&m, TIED, DT_Q8, NULL, &e), &e, ST_DEVICE, "the device is gone", "a fault is not lost");
+    be->ops = real;
+    be->fault = (err){0};
+}
+
 int main(void)
 {
     err e = {0};
@@ -348,6 +368,7 @@ int main(void)
     test_bits(DT_Q8);
     test_bits(DT_Q4);
     test_shapes();
+    test_fault();
     rmdir(CACHE);
     rmdir("test_convert.tmp/cache");
     rmdir("test_convert.tmp");

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "generate/prefix_cache.h"
 #include "tests/unit/prefix_util.h"
 
 static prefix_store *store(size_t memory)
@@ -94,6 +95,72 @@ static void check_longer(size_t one)
     prefix_close(p);
 }
 
+static size_t available;
+
+static size_t spy_available(backend *be)
+{
+    (void)be;
+    return available;
+}
+
+/* Keeps a prompt in a cache of its own on a device with `free_bytes` available. Returns the bytes of its entry. */
+static size_t bytes_kept(size_t free_bytes)
+{
+    prefix_cache *u = NULL;
+    prefix_hit k;
+    session *s = NULL;
+    attn_spec spec;
+    int32_t ids[MORE + 1];
+    err e = {0};
+    attn_options ao = {.kv = kv_exact(DT_F16)};
+    const prefix_cache_options o = {.memory = SIZE_MAX, .ctx = CTX, .exact = true, .quiet = true};
+    ids_of(ids, 0, MORE);
+    available = SIZE_MAX;
+    is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full");
+    is_ok(prefix_cache_open(&u, &o, parts.dec, &e), &e, "a cache");
+    is_ok(session_create(&s, parts.dec, &spec, session_of(CTX), &e), &e, "a session");
+    prefix_cache_find(&k, u, &(prefix_lookup){.spec = &spec, .limit = CTX, .ids = ids, .n = MORE});
+    is_ok(session_prefill(&s, 1, ids, k.keep, &(prefill_options){.after = MORE - k.keep}, &e), &e, "a prompt");
+    available = free_bytes;
+    prefix_cache_keep(&k, u, s);
+    available = SIZE_MAX;
+    size_t bytes = prefix_count(prefix_cache_store(u)).bytes;
+    session_free(s);
+    prefix_cache_release(&k, u);
+    prefix_cache_close(u);
+    return bytes;
+}
+
+/* A tenth of what the device has available stays free. */
+static void check_room(void)
+{
+    const backend_ops *real = parts.be->ops;
+    backend_ops spy = *real;
+    spy.available = spy_available;
+    parts.be->ops = &spy;
+    size_t one = bytes_kept(SIZE_MAX);
+    ok(one > 0, "an entry where there is room");
+    is_int((long long)bytes_kept(one + one / 5), (long long)one, "one and a fifth of its bytes are available");
+    is_int((long long)bytes_kept(one + one / 20), 0, "one and a twentieth: it is not kept");
+    parts.be->ops = real;
+}
+
+/* Other chunks give other bits. */
+static void check_build(void)
+{
+    char of[3][SHA256_HEX];
+    for (size_t i = 0; i < 3; i++) {
+        decoder *d;
+        err e = {0};
+        const decoder_options o = {.chunk = i < 2 ? 16 : 32, .max_batch = 1, .exact = true};
+        is_ok(decoder_create(&d, parts.m, &o, &e), &e, "a decoder");
+        prefix_cache_build(of[i], d, true);
+        decoder_free(d);
+    }
+    is_str(of[0], of[1], "the same chunk: the same key");
+    ok(strcmp(of[0], of[2]) != 0, "another chunk: another key");
+}
+
 int main(void)
 {
     err e = {0};
@@ -102,6 +169,8 @@ int main(void)
         check_found();
         check_order(one);
         check_longer(one);
+        check_room();
+        check_build();
     }
     parts_close(&parts);
     return tap_done();

@@ -172,6 +172,16 @@ static void check_damage(void)
         prefix_close(p);
     }
     is_int(entries(), 0, "damaged files go");
+    char *longer = NULL;
+    const size_t saved = n - sizeof(prefix_footer);
+    if (MEM_NEW(&longer, n + 1, &e) != ST_OK) abort();
+    memcpy(longer, file, saved);
+    memcpy(longer + saved + 1, file + saved, sizeof(prefix_footer));
+    put(path, longer, n + 1);
+    mem_free(longer);
+    p = store(UINT64_MAX);
+    is_int((long long)prefix_count(p).entries, 0, "a byte between session and footer: no entry");
+    prefix_close(p);
     snprintf(path, sizeof path, "%s/%s", dir, other_key);
     put(path, file, n);
     p = store(UINT64_MAX);

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "eval/scbench/scbench.h"
@@ -117,8 +118,50 @@ static void test_parts(void)
     scbench_prompts_close(&prompts);
 }
 
+static int ascending(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* The answers of a made sample of scbench_mf, from the numbers in its context. */
+static void test_numbers(void)
+{
+    enum { UNITS = 40 };
+    static const struct {
+        const char *input;
+        int at;
+    } asked[] = {{"The largest number of the list is", UNITS - 1},
+                 {"The smallest number of the list is", 0},
+                 {"The second largest number of the list is", UNITS - 2},
+                 {"The second smallest number of the list is", 1},
+                 {"The third largest number of the list is", UNITS - 3}};
+    enum { N_ASKED = sizeof asked / sizeof *asked };
+    made_place at = {.seed = 1, .length = 1000, .count = 1};
+    json_t *root, *turn;
+    size_t i;
+    int x[UNITS], n = 0, right = 0;
+    err e = {0};
+    while (strcmp(scbench_tasks[at.dataset].name, "scbench_mf") != 0) at.dataset++;
+    if (!is_ok(scbench_generate(&root, &at, UNITS, &e), &e, "a list of numbers")) return;
+    json_t *list = json_loads(json_string_value(json_object_get(root, "context")), 0, NULL);
+    for (; n < UNITS && n < (int)json_array_size(list); n++)
+        x[n] = (int)json_integer_value(json_array_get(list, (size_t)n));
+    is_int(n, UNITS, "its numbers");
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    json_array_foreach(json_object_get(root, "multi_turns"), i, turn)
+    {
+        for (size_t k = 0; k < N_ASKED; k++)
+            right += strcmp(asked[k].input, json_string_value(json_object_get(turn, "input"))) == 0 &&
+                     json_integer_value(json_object_get(turn, "answer")) == x[asked[k].at];
+    }
+    is_int(right, N_ASKED, "the right answer to each question");
+    json_decref(list);
+    json_decref(root);
+}
+
 int main(void)
 {
     test_parts();
+    test_numbers();
     return tap_done();
 }

@@ -132,6 +132,15 @@ static void check_limits(void)
     is_ok(session_rewind(s, N, &e), &e, "rewind");
     is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "makes room");
     session_free(s);
+    attn_spec spec;
+    attn_options o = {0};
+    const session_size size = {.n_tokens = N + 1, .longest_prompt = N - 1};
+    bad = (err){0};
+    if (kv_format_parse(&o.kv, "kivi4:g=8:r=8", "--kv", &e) != ST_OK || attn_spec_parse(&spec, "full", &o, &e) != ST_OK)
+        return;
+    is_ok(session_create(&s, p.dec, &spec, size, &e), &e, "a session for prompts of 49 tokens");
+    is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "room for one of 49", "one of 50");
+    session_free(s);
     parts_close(&p);
 }
 

@@ -281,6 +281,44 @@ static void check_damage(void)
     parts_close(&p);
 }
 
+/* Each number of a saved state becomes one that it cannot be, under a right checksum: every error about the hash tables
+ * of MagicPIG occurs. */
+static void check_state(void)
+{
+    static const char *const errors[] = {"the size of a hash table", "the border of a hash bucket",
+                                         "a token in a hash bucket"};
+    enum { N_ERRORS = sizeof errors / sizeof *errors };
+    engine_parts p;
+    err e = {0};
+    session *s = NULL;
+    static float logits[ROWS * U_VOCAB];
+    size_t n, seen[N_ERRORS] = {0};
+    is_ok(parts_open(&p, "llama31-f32-tied", "cpu", &e), &e, "model");
+    is_ok(session_new(&s, &p, "magicpig:K=3:L=2:sink=3:local=6", "f16", SHORT, &e), &e, "session");
+    live(s, 45, 3, logits, &e);
+    is_ok(save_plain(s, path, &e), &e, "saved");
+    unsigned char *file = read_all(&n);
+    session_header h;
+    memcpy(&h, file, sizeof h);
+    size_t first = SESSION_HEADER + (size_t)session_tables(&h);
+    for (size_t i = first; i + 4 <= first + (size_t)h.state_bytes; i += 4) {
+        static const int32_t wrong = 0x7ffffff0;
+        unsigned char old[4];
+        err why = {0};
+        memcpy(old, file + i, 4);
+        memcpy(file + i, &wrong, 4);
+        seal(file, n);
+        write_all(file, n);
+        if (load_plain(s, path, &why) == ST_FORMAT)
+            for (size_t k = 0; k < N_ERRORS; k++) seen[k] += strstr(why.msg, errors[k]) != NULL;
+        memcpy(file + i, old, 4);
+    }
+    for (size_t k = 0; k < N_ERRORS; k++) ok(seen[k] > 0, "an error about %s", errors[k]);
+    mem_free(file);
+    session_free(s);
+    parts_close(&p);
+}
+
 /* A session that was saved as the first is not loaded as the second. tests/cli/session.t has other models, strategies
  * and sizes. */
 static void refuse_as(const engine_parts *p, const char *store, const char *strategy, const char *as, const char *part)
@@ -416,6 +454,7 @@ int main(void)
     check_notes();
     check_specs();
     check_damage();
+    check_state();
     check_foreign();
     check_failing_writes();
     unlink(path);

@@ -312,6 +312,28 @@ static void check_counts(const world *w)
     rig_close(&r);
 }
 
+/* Rows that a device reads from the host's memory: keys of all tokens, values of few. */
+static void check_host(const world *w)
+{
+    static head_rows out[T_LAYERS];
+    rig r;
+    attn_seq *s;
+    err e = {0};
+    kv_tier t = tier_of("host");
+    if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
+    if (!is_ok(open_seq(&r, &s, "tokenselect:sink=3:local=8:window=8:budget=12", "f16", &t, &e), &e, "host")) return;
+    rig_prompt(&r, &s, 1, P1, 32, NULL);
+    const double host = attn_seq_host(s).read;
+    const attn_stats a = attn_seq_stats(s);
+    for (int k = 0; k < 3; k++) rig_decode(&r, &s, 1, out);
+    const attn_stats b = attn_seq_stats(s);
+    const double k_read = b.k_read - a.k_read, read = b.kv_read - a.kv_read;
+    ok(k_read > read - k_read, "%g bytes of keys and %g of values", k_read, read - k_read);
+    ok(attn_seq_host(s).read - host == read, "bytes read in the host's memory: %g", attn_seq_host(s).read - host);
+    attn_seq_free(s);
+    rig_close(&r);
+}
+
 /* ---- files ---- */
 
 /* Calls fn for each file without a name that the process has open; their number. */
@@ -509,6 +531,7 @@ int main(void)
     check_batch(&w);
     check_flush(&w);
     check_counts(&w);
+    check_host(&w);
     check_files(&w);
     check_failures(&w, "f16");
     check_failures(&w, "kivi2:g=8:r=16");
