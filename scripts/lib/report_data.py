@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Reads result files and computes statistics of their numbers, for scripts/report."""
+"""Reads result files and computes statistics of their numbers, for scripts/report and scripts/bench_compare."""
+import argparse
 import gzip
 import hashlib
 import json
 import math
+import os
 import sys
 import zlib
 from collections import Counter, defaultdict, namedtuple
@@ -23,20 +25,36 @@ Group = namedtuple('Group', 'command files results only')  # of one command; onl
 noted = set()
 
 
+def say(text):
+    print(f'{os.path.basename(sys.argv[0])}: {text}', file=sys.stderr)
+
+
 def note(text):
     if text not in noted:
-        print(f'report: {text}', file=sys.stderr)
+        say(text)
     noted.add(text)
 
 
-def fail(text):
-    print(f'report: {text}', file=sys.stderr)
-    sys.exit(1)
+def fail(text, status=1):
+    say(text)
+    sys.exit(status)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, text):
+        fail(f'{text} (--help explains)', 2)
+
+
+def compact(value):
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(',', ':'))
+
+
+def shortened(text):
+    return text if len(text) <= 40 else text[:37] + '...'
 
 
 def show(value):
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return text if len(text) <= 40 else text[:37] + '...'
+    return shortened(json.dumps(value, ensure_ascii=False, sort_keys=True))
 
 
 class Result(dict):
@@ -62,7 +80,7 @@ class Result(dict):
 
 def parse(data, where):
     try:
-        return Result(json.loads(data.decode()), where)
+        return json.loads(data.decode(), parse_constant=int)  # NaN is none
     except (ValueError, RecursionError):
         fail(f'{where}: not valid JSON')
 
@@ -80,12 +98,12 @@ def read_file(path):
         *lines, rest = data.split(b'\n')
         if rest:
             note(f'{path}: incomplete last line ignored')
-        head, *results = [parse(x, f'{path} line {n}') for n, x in enumerate(lines, 1)] or fail(
-            f'{path}: no complete line')
+        lines = [(x, f'{path} line {n}') for n, x in enumerate(lines, 1)] or fail(f'{path}: no complete line')
+        head, *results = [Result(parse(x, where), where) for x, where in lines]
         return head, results
     if not data.lstrip().startswith(b'{') or b'"command"' not in data:
         fail(f"{path}: {'not a result file' if data else 'empty'}")
-    head = parse(data, path)
+    head = Result(parse(data, path), path)
     head['config'] = {key: head.get(key) for key in ('version', 'model', 'device', 'threads', 'cpu')}
     options = head.get('options') or {}
     results = [Result(r, f'{path} results[{n}]') for n, r in enumerate(head['results'])]
@@ -146,16 +164,23 @@ def interval(values):
     return x[0], x[-1]
 
 
+def below(seed):
+    """Returns a function that draws a number below n, by the generator of drand48: the same on every machine."""
+    x = int.from_bytes(hashlib.md5(seed.encode()).digest()[:4], 'big') << 16 | 0x330E
+
+    def draw(n):
+        nonlocal x
+        x = (x * 0x5DEECE66D + 11) & 0xFFFFFFFFFFFF
+        return n * x >> 48
+    return draw
+
+
 def draws(name, n):
-    """Yields RESAMPLES lists of n indices below n, by the generator of drand48: the same on every machine. The seed
-    depends on the name: rows of a column share its draws, which keeps comparisons between rows paired."""
-    x = int.from_bytes(hashlib.md5(f'{SEED} {n} {name}'.encode()).digest()[:4], 'big') << 16 | 0x330E
+    """Yields RESAMPLES lists of n indices below n. The seed depends on the name: rows of a column share its draws,
+    which keeps comparisons between rows paired."""
+    draw = below(f'{SEED} {n} {name}')
     for _ in range(RESAMPLES):
-        drawn = []
-        for _ in range(n):
-            x = (x * 0x5DEECE66D + 11) & 0xFFFFFFFFFFFF
-            drawn.append(n * x >> 48)
-        yield drawn
+        yield [draw(n) for _ in range(n)]
 
 
 def resample(name, lists):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 # scripts/bench_compare: reports whose samples are known, what it says of them, and bad input.
 . "$SRCDIR/tests/cli/lib.sh"
-perl -MJSON::PP -e 1 2>/dev/null || skip_all "perl with its core modules is not there"
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
+perl -MJSON::PP -e 1 2>/dev/null || skip_all "perl with its core modules is missing"
 
 # report FILE THREADS ROW...: a row is CTX SPEED READ ENOUGH [SPREAD]: 20 samples around SPEED, within SPREAD of it.
 report() {
@@ -20,7 +22,7 @@ report() {
             threads => $threads + 0, options => {}, results => \@results });' "$2" "$3" ${4:+"$4"} ${5:+"$5"} ${6:+"$6"} >"$1"
 }
 compare() { # compare ARGS...: as run of lib.sh
-    perl "$SRCDIR/scripts/bench_compare" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    "$PYTHON" "$SRCDIR/scripts/bench_compare" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     status=$?
 }
 wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 # scripts/peers without the peer: options, and the picture of rows that are known. Nothing is fetched.
 . "$SRCDIR/tests/cli/lib.sh"
-command -v python3 >/dev/null || skip_all "python3 is not there"
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
 export PYTHONDONTWRITEBYTECODE=1
 peers() { # peers ARGS...: as run of lib.sh
-    "$SRCDIR/scripts/peers" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    "$PYTHON" "$SRCDIR/scripts/peers" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     status=$?
 }
 bad() { # bad STATUS TEXT NAME ARGS...: as refused of lib.sh
@@ -20,7 +21,7 @@ bad 2 "--ctx: 'many' is not a number of tokens" "a context that is no number" --
 bad 2 "--repeat 0: expected at least 1" "no round" --run "$RUN" --repeat 0
 bad 2 "invalid choice: 'llama-9'" "an unknown shape" --run "$RUN" --shape llama-9
 bad 2 "unrecognized arguments: --fast" "an unknown option" --run "$RUN" --fast
-bad 2 "--dir: a value is expected" "an option without its value" --dir
+bad 2 "argument --dir: expected one argument" "an option without its value" --dir
 bad 1 "no such program" "no program to time" --run "$tmp/nothing"
 check "nothing was made" test ! -e "$tmp/none"
 
@@ -32,7 +33,7 @@ cat >"$tmp/rows.jsonl" <<'END'
 {"weights": "q8", "phase": "decode", "tokens": 4096, "name": "full", "tokens_per_s": 10.0}
 {"weights": "q8", "phase": "prompt", "tokens": 512, "name": "full", "tokens_per_s": 900.0}
 END
-if python3 -c "import matplotlib" 2>/dev/null; then
+if "$PYTHON" -c "import matplotlib" 2>/dev/null; then
     peers --plot "$tmp/rows.jsonl" -o "$tmp/p.svg"
     check "a picture" test "$status" -eq 0
     cp "$tmp/p.svg" "$tmp/out"
