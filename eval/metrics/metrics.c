@@ -15,26 +15,17 @@ bool metrics_undecided(const metrics *m)
     return m->undecided;
 }
 
-status metrics_create(metrics **out, const char *jieba_dir, err *e)
+status metrics_open(metrics **out, const char *data_dir, err *e)
 {
     metrics *m;
     *out = NULL;
     TRY(MEM_NEW(&m, 1, e));
-    if (!(m->jieba_dir = mem_strdup(jieba_dir))) {
+    if (!(m->jieba_dir = path_join(data_dir, "jieba"))) {
         mem_free(m);
         return err_set(e, ST_NOMEM, "out of memory");
     }
     *out = m;
     return ST_OK;
-}
-
-status metrics_open(metrics **out, const char *data_dir, err *e)
-{
-    char *jieba = path_join(data_dir, "jieba");
-    *out = NULL;
-    status st = jieba ? metrics_create(out, jieba, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(jieba);
-    return st;
 }
 
 void metrics_destroy(metrics *m)

@@ -25,9 +25,7 @@ typedef struct metric metric;
 /* What scoring keeps between calls: the Chinese dictionary, once it was needed. One thread at a time. */
 typedef struct metrics metrics;
 
-/* Reads nothing yet; jieba_dir is the folder of dict.txt and hmm.tsv. */
-status metrics_create(metrics **out, const char *jieba_dir, err *e);
-/* The same with that of the folder of evaluation data. */
+/* Reads nothing yet; data_dir is the folder of evaluation data. */
 status metrics_open(metrics **out, const char *data_dir, err *e);
 void metrics_destroy(metrics *m);
 

@@ -10,10 +10,17 @@ status regex_open(regex *r, const char *pattern, utf8_text s, err *e)
 {
     int error;
     PCRE2_SIZE at;
-    *r = (regex){.s = {s.s ? s.s : "", s.n}};
+    *r = (regex){0};
+    regex_restart(r, s);
     r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &at, NULL);
     r->data = r->code ? pcre2_match_data_create_from_pattern(r->code, NULL) : NULL;
     return r->data ? ST_OK : err_set(e, ST_NOMEM, "out of memory for a regular expression");
+}
+
+void regex_restart(regex *r, utf8_text s)
+{
+    r->s = (utf8_text){s.s ? s.s : "", s.n};
+    r->begin = r->end = 0;
 }
 
 void regex_close(regex *r)

@@ -21,6 +21,8 @@ typedef struct {
 
 /* Opens a constant pattern over a text; regex_close also after an error. */
 status regex_open(regex *r, const char *pattern, utf8_text s, err *e);
+/* Begins to search another text. */
+void regex_restart(regex *r, utf8_text s);
 /* Finds the next match. ST_FORMAT: the text is not UTF-8; ST_UNSUPPORTED: too many steps. */
 status regex_next(regex *r, bool *found, err *e);
 void regex_close(regex *r);

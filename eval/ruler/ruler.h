@@ -101,8 +101,11 @@ status ruler_essay_cut(ruler_essay *t, size_t n, err *e);
 
 /* ---- inputs ---- */
 
+/* Options of two words, of which the first is the default. */
+typedef enum { RULER_VARIANT, RULER_WORDS, RULER_TOKENS, RULER_PREFIX, RULER_CHOICES } ruler_choice;
+
 typedef struct {
-    const char *task, *length, *variant, *template, *file[RULER_FILES], *words, *tokens, *answer_prefix, *write;
+    const char *task, *length, *choice[RULER_CHOICES], *template, *file[RULER_FILES], *write;
     int samples, pre_samples;
     bool one_line;
 } ruler_options;
@@ -112,7 +115,8 @@ typedef struct {
     const ruler_options *o;
     const char *data_dir;
     uint64_t seed;
-    bool old; /* --variant 2024: prompts as RULER made them then */
+    int choice[RULER_CHOICES]; /* 1: the second word of the option */
+    bool old;                  /* --variant 2024: prompts as RULER made them then */
     bool runs[RULER_TASKS];
     bool named;                  /* by --task; else a task that cannot run is left out */
     bool lacks[RULER_TASKS];     /* data of the user, without which it does not run */
@@ -128,6 +132,8 @@ typedef struct {
     ruler_counter counter;
 } ruler_inputs;
 
+/* Returns the word of an option that was given, or its default. */
+const char *ruler_word(const ruler_inputs *in, ruler_choice k);
 /* Reads options and files. ruler_inputs_close also after an error. */
 status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e);
 /* Counts by the tokenizer (borrowed) unless --tokens ws, and makes a sample of each task at the shortest length, so

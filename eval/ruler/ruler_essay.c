@@ -3,34 +3,30 @@
 
 #include <string.h>
 
+#include "eval/metrics/text.h"
 #include "eval/provenance.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
 enum { MAX_FILE_BYTES = 1 << 28, MAX_DEPTH = 8 };
 
 status ruler_squeeze(prompt_text *t, const char *s, size_t n, bool strip, err *e)
 {
-    size_t word = 0, i = 0; /* word: where the run begins that is not in t yet */
-    if (strip) trim_python(&s, &n);
+    utf8_text rest = {s, n};
+    bool in_space = false;
+    if (strip) rest = text_strip(rest);
     TRY(prompt_add(t, s, 0, e));
-    while (i < n) {
-        int32_t c;
-        int k = char_at(s + i, n - i, &c);
-        if (k == 0) return err_set(e, ST_FORMAT, "not UTF-8: byte %zu", i);
-        if (!is_python_space(c)) {
-            i += (size_t)k;
-            continue;
-        }
-        TRY(prompt_add(t, s + word, i - word, e));
-        TRY(prompt_add(t, " ", 1, e));
-        while (i < n && (k = char_at(s + i, n - i, &c)) && is_python_space(c)) i += (size_t)k;
-        word = i;
+    for (int32_t c;;) {
+        const char *at = rest.s;
+        if (!text_next(&rest, &c)) break;
+        bool is_space = is_python_space(c);
+        if (!is_space) TRY(prompt_add(t, at, (size_t)(rest.s - at), e));
+        else if (!in_space) TRY(prompt_add(t, " ", 1, e));
+        in_space = is_space;
     }
-    return prompt_add(t, s + word, n - word, e);
+    return rest.n ? err_set(e, ST_FORMAT, "not UTF-8: byte %zu", (size_t)(rest.s - s)) : ST_OK;
 }
 
 status ruler_one_line(prompt_text *t, err *e)

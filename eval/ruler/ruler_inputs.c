@@ -49,12 +49,16 @@ static status parse_lengths(ruler_inputs *in, err *e)
     return ST_OK;
 }
 
-/* A word of an option; NULL: the first one. */
-static status choose(bool *second, const char *word, const char *option, const char *a, const char *b, err *e)
+static const struct {
+    const char *option, *words[3];
+} choices[RULER_CHOICES] = {{"--variant", {"2025", "2024"}},
+                            {"--words", {"3.0.1", "2.2.0"}},
+                            {"--tokens", {"model", "ws"}},
+                            {"--answer-prefix", {"on", "off"}}};
+
+const char *ruler_word(const ruler_inputs *in, ruler_choice k)
 {
-    *second = word && strcmp(word, b) == 0;
-    if (!word || *second || strcmp(word, a) == 0) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: '%.40s' is not one of: %s %s", option, word, a, b);
+    return choices[k].words[in->choice[k]];
 }
 
 /* ---- files ---- */
@@ -75,13 +79,9 @@ static status read_data(ruler_inputs *in, err *e)
 /* What prompts are made from. */
 static status open_sources(ruler_inputs *in, err *e)
 {
-    const ruler_options *o = in->o;
-    bool old, unused;
     TRY(check_data(in, e));
     TRY(parse_lengths(in, e));
-    TRY(choose(&old, o->words, "--words", "3.0.1", "2.2.0", e));
-    TRY(choose(&unused, o->tokens, "--tokens", "model", "ws", e));
-    TRY(ruler_words_read(&in->words, in->data_dir, old, e));
+    TRY(ruler_words_read(&in->words, in->data_dir, in->choice[RULER_WORDS], e));
     return read_data(in, e);
 }
 
@@ -172,7 +172,7 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
         const char *given, *option;
     } makes[] = {{o->write, "--write"},
                  {o->length, "--length"},
-                 {o->variant, "--variant"},
+                 {o->choice[RULER_VARIANT], "--variant"},
                  {o->file[RULER_ESSAYS], "--essays"},
                  {o->file[RULER_SQUAD], "--squad"},
                  {o->file[RULER_HOTPOTQA], "--hotpotqa"},
@@ -199,12 +199,12 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
 
 status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
 {
-    bool unused;
     *in = (ruler_inputs){.o = c->own, .seed = c->seed.value};
     TRY(cli_data_dir(&in->data_dir, e));
     TRY(parse_tasks(in, e));
-    TRY(choose(&in->old, in->o->variant, "--variant", "2025", "2024", e));
-    TRY(choose(&unused, in->o->answer_prefix, "--answer-prefix", "on", "off", e));
+    for (int i = 0; i < RULER_CHOICES; i++)
+        TRY(cli_choose(&in->choice[i], in->o->choice[i], choices[i].words, choices[i].option, e));
+    in->old = in->choice[RULER_VARIANT];
     TRY(ruler_templates_open(&in->templates, in->data_dir, in->old, in->o->template ? in->o->template : "base", e));
     return c->data ? open_data(in, c->data, e) : open_sources(in, e);
 }
@@ -260,8 +260,8 @@ static status check_task(ruler_inputs *in, size_t i, int64_t length, err *e)
 status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, err *e)
 {
     int64_t least = in->length[0];
-    bool words = in->o->tokens && strcmp(in->o->tokens, "ws") == 0, any = false;
-    in->counter.tok = words ? NULL : tok;
+    bool any = false;
+    in->counter.tok = in->choice[RULER_TOKENS] ? NULL : tok;
     for (size_t i = 0; i < in->n_length; i++)
         if (in->length[i] < least) least = in->length[i];
     for (size_t i = 0; i < RULER_TASKS; i++) {

@@ -11,35 +11,33 @@ enum { SHORT_LENGTH = 4096, MARK = 10 };
 
 /* ---- a task ---- */
 
-static ruler_generate *generator(const ruler_maker *m, bool sample)
-{
-    switch (m->task->family) {
-    case RULER_NIAH: return ruler_niah;
-    case RULER_VT: return sample && !m->in->old ? ruler_vt_sample : ruler_vt;
-    case RULER_CWE: return ruler_cwe;
-    default: return ruler_qa_ask;
-    }
-}
+/* What makes the drafts of a family, and what it needs before the size is looked for. NULL: fwe finds its size itself.
+ */
+static const struct {
+    ruler_generate *generate;
+    status (*start)(ruler_maker *m, err *e);
+} families[RULER_FAMILIES] = {[RULER_NIAH] = {ruler_niah, NULL},
+                              [RULER_VT] = {ruler_vt, ruler_vt_start},
+                              [RULER_CWE] = {ruler_cwe, ruler_cwe_start},
+                              [RULER_FWE] = {NULL, ruler_fwe_start},
+                              [RULER_QA] = {ruler_qa_ask, NULL}};
 
 static int64_t step_of(const ruler_maker *m)
 {
     bool small = m->length < SHORT_LENGTH;
-    switch (m->task->family) {
-    case RULER_NIAH: return m->task->haystack == RULER_ESSAY ? 500 : small ? 5 : 25;
-    case RULER_VT: return small && !m->in->old ? 5 : 10;
-    default: return 10;
-    }
+    if (m->task->family == RULER_NIAH) return m->task->haystack == RULER_ESSAY ? 500 : small ? 5 : 25;
+    return m->task->family == RULER_VT && small && !m->in->old ? 5 : 10;
 }
 
 static status search(ruler_maker *m, err *e)
 {
     const ruler_family family = m->task->family;
     m->step = step_of(m);
-    if (family == RULER_FWE) return ruler_fwe_start(m, e);
-    if (family == RULER_CWE) TRY(ruler_cwe_start(m, e));
-    if (family == RULER_VT) TRY(ruler_vt_start(m, e));
+    if (families[family].start) TRY(families[family].start(m, e));
+    if (!families[family].generate) return ST_OK;
     m->searching = true;
-    status st = ruler_find_size(m, generator(m, false), m->length, m->in->templates.n_new[family] + m->shown_tokens, e);
+    status st =
+        ruler_find_size(m, families[family].generate, m->length, m->in->templates.n_new[family] + m->shown_tokens, e);
     m->searching = false;
     return st;
 }
@@ -94,7 +92,8 @@ static status make_draft(ruler_maker *m, int64_t *tokens, err *e)
     const ruler_family family = m->task->family;
     const int64_t n_new = m->in->templates.n_new[family];
     if (family == RULER_FWE) return ruler_fwe(m, tokens, e);
-    if (family != RULER_VT || !m->in->old) return ruler_fit(m, generator(m, true), m->length, n_new, tokens, e);
+    if (family != RULER_VT) return ruler_fit(m, families[family].generate, m->length, n_new, tokens, e);
+    if (!m->in->old) return ruler_fit(m, ruler_vt_sample, m->length, n_new, tokens, e);
     TRY(ruler_fit(m, ruler_vt, m->length, n_new + m->shown_tokens, tokens, e));
     return ruler_vt_example(m, &m->shown, e);
 }

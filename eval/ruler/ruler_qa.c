@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/metrics/text.h"
 #include "eval/provenance.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
@@ -16,18 +17,10 @@
 enum { MAX_DEPTH = 32 };
 static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
 
-/* A document where it stands in the file. */
-typedef struct {
-    size_t at, n;    /* in the text, */
-    const char *s;   /* which has moved to its place by then */
-    uint32_t number; /* of the place */
-} place;
-
 typedef struct {
     ruler_qa *q;
     const char *name;
-    place *p;
-    size_t n, cap, q_cap;
+    size_t cap;     /* of questions */
     char where[96]; /* the part of the file that is looked at */
 } reader;
 
@@ -38,65 +31,53 @@ static status wrong(const reader *r, const char *field, const char *expected, er
 
 /* ---- documents ---- */
 
-/* Begins a document; text is added to q->text until end_document. */
-static status start_document(reader *r, err *e)
-{
-    TRY(MEM_ROOM(&r->p, &r->cap, r->n + 1, e));
-    if (r->n >= UINT32_MAX / 2) return err_set(e, ST_FORMAT, "%s: too many documents", path_tail(r->name));
-    r->p[r->n] = (place){.at = r->q->text.n, .number = (uint32_t)r->n};
-    return ST_OK;
-}
-
-static void end_document(reader *r)
-{
-    place *p = &r->p[r->n++];
-    p->n = r->q->text.n - p->at;
-}
-
-static status add_text(reader *r, const json_t *text, const char *field, err *e)
-{
-    if (!json_is_string(text)) return wrong(r, field, "a text", e);
-    return prompt_add(&r->q->text, json_string_value(text), json_string_length(text), e);
-}
+/* A document and the number of its place in the file. */
+typedef struct {
+    utf8_text s;
+    uint32_t number;
+} place;
 
 static int by_text(const void *a, const void *b)
 {
     const place *x = a, *y = b;
-    int d = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    int d = memcmp(x->s.s, y->s.s, x->s.n < y->s.n ? x->s.n : y->s.n);
     if (d) return d;
-    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    if (x->s.n != y->s.n) return x->s.n < y->s.n ? -1 : 1;
     return x->number < y->number ? -1 : 1;
 }
 
 /* Numbers the documents: equal ones have one number. */
-static status number_documents(reader *r, err *e)
+static status number_documents(ruler_qa *q, err *e)
 {
-    ruler_qa *q = r->q;
-    TRY(MEM_NEW(&q->document, r->n, e));
-    TRY(MEM_NEW(&q->place, r->n, e));
-    q->n_places = r->n;
-    for (size_t i = 0; i < r->n; i++) r->p[i].s = q->text.s + r->p[i].at;
-    qsort(r->p, r->n, sizeof *r->p, by_text);
-    for (size_t i = 0; i < r->n; i++) {
-        const place *p = &r->p[i], *before = i ? p - 1 : NULL;
-        if (!before || before->n != p->n || memcmp(before->s, p->s, p->n) != 0)
-            q->document[q->n_documents++] = (utf8_text){p->s, p->n};
-        q->place[p->number] = (uint32_t)(q->n_documents - 1);
+    place *p;
+    const size_t n = json_array_size(q->texts);
+    if (n >= UINT32_MAX / 2) return err_set(e, ST_FORMAT, "too many documents");
+    TRY(MEM_NEW(&q->document, n, e));
+    TRY(MEM_NEW(&q->place, n, e));
+    TRY(MEM_NEW(&p, n, e));
+    q->n_places = n;
+    for (size_t i = 0; i < n; i++) p[i] = (place){text_of(json_array_get(q->texts, i)), (uint32_t)i};
+    qsort(p, n, sizeof *p, by_text);
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || !text_equal(p[i - 1].s, p[i].s)) q->document[q->n_documents++] = p[i].s;
+        q->place[p[i].number] = (uint32_t)(q->n_documents - 1);
     }
+    mem_free(p);
     return ST_OK;
 }
 
 /* ---- questions ---- */
 
-/* Takes the answers. */
-static status add_question(reader *r, const json_t *text, json_t *answers, err *e)
+/* Adds a question that has documents `own` and, of its article, documents `near`. Takes the answers. */
+static status add_question(reader *r, const json_t *record, json_t *answers, size_t own, size_t n_own, err *e)
 {
     ruler_qa *q = r->q;
-    status st = ST_OK;
-    if (!answers) return err_set(e, ST_NOMEM, "out of memory");
-    if (!json_is_string(text)) st = wrong(r, "question", "a text", e);
-    else st = MEM_ROOM(&q->question, &r->q_cap, q->n_questions + 1, e);
-    if (st == ST_OK) q->question[q->n_questions++] = (ruler_question){json_string_value(text), answers, 0, 0, 0, 0};
+    const json_t *text = json_object_get(record, "question");
+    status st =
+        answers ? MEM_ROOM(&q->question, &r->cap, q->n_questions + 1, e) : err_set(e, ST_NOMEM, "out of memory");
+    if (st == ST_OK && !json_is_string(text)) st = wrong(r, "question", "a text", e);
+    if (st == ST_OK)
+        q->question[q->n_questions++] = (ruler_question){json_string_value(text), answers, own, n_own, 0, 0};
     else json_decref(answers);
     return st;
 }
@@ -107,47 +88,37 @@ static status read_answers(reader *r, const json_t *qa, err *e)
 {
     const json_t *list = json_object_get(qa, "answers"), *one;
     size_t i;
-    json_t *texts = json_array();
-    if (json_array_size(list) == 0) {
-        json_decref(texts);
-        return wrong(r, "answers", "a list that is not empty", e);
-    }
+    if (json_array_size(list) == 0) return wrong(r, "answers", "a list that is not empty", e);
     json_array_foreach(list, i, one)
     {
-        json_t *text = json_object_get(one, "text");
-        if (!json_is_string(text)) {
-            json_decref(texts);
-            return wrong(r, "answers", "objects with 'text'", e);
-        }
-        json_array_append(texts, text);
+        if (!json_is_string(json_object_get(one, "text"))) return wrong(r, "answers", "objects with 'text'", e);
     }
-    return add_question(r, json_object_get(qa, "question"), texts, e);
+    json_t *texts = json_array();
+    json_array_foreach(list, i, one) json_array_append(texts, json_object_get(one, "text"));
+    return add_question(r, qa, texts, json_array_size(r->q->texts), 1, e);
 }
 
 static status read_paragraph(reader *r, const json_t *paragraph, err *e)
 {
     const json_t *list = json_object_get(paragraph, "qas"), *qa;
+    json_t *context = json_object_get(paragraph, "context");
     size_t i;
     if (!json_is_array(list)) return wrong(r, "qas", "a list", e);
     json_array_foreach(list, i, qa)
     {
         const json_t *impossible = json_object_get(qa, "is_impossible");
         if (!json_is_boolean(impossible)) return wrong(r, "is_impossible", "true or false", e);
-        if (json_is_true(impossible)) continue;
-        TRY(read_answers(r, qa, e));
-        r->q->question[r->q->n_questions - 1].own = r->n;
-        r->q->question[r->q->n_questions - 1].n_own = 1;
+        if (json_is_false(impossible)) TRY(read_answers(r, qa, e));
     }
-    TRY(start_document(r, e));
-    TRY(add_text(r, json_object_get(paragraph, "context"), "context", e));
-    end_document(r);
-    return ST_OK;
+    if (!json_is_string(context)) return wrong(r, "context", "a text", e);
+    return json_array_append(r->q->texts, context) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
 static status read_article(reader *r, size_t number, const json_t *article, err *e)
 {
     const json_t *list = json_object_get(article, "paragraphs"), *paragraph;
-    size_t i, first = r->n, first_question = r->q->n_questions;
+    ruler_qa *q = r->q;
+    size_t i, first = json_array_size(q->texts), first_question = q->n_questions;
     snprintf(r->where, sizeof r->where, "article %zu", number);
     if (!json_is_array(list)) return wrong(r, "paragraphs", "a list", e);
     json_array_foreach(list, i, paragraph)
@@ -155,42 +126,52 @@ static status read_article(reader *r, size_t number, const json_t *article, err 
         snprintf(r->where, sizeof r->where, "article %zu, paragraph %zu", number, i + 1);
         TRY(read_paragraph(r, paragraph, e));
     }
-    for (size_t k = first_question; k < r->q->n_questions; k++) {
-        r->q->question[k].near = first;
-        r->q->question[k].n_near = r->n - first;
+    for (size_t k = first_question; k < q->n_questions; k++) {
+        q->question[k].near = first;
+        q->question[k].n_near = json_array_size(q->texts) - first;
     }
     return ST_OK;
 }
 
 /* ---- HotpotQA ---- */
 
-/* [title, [sentences]] */
+/* Appends the text of [title, [sentences]]. */
+static status join_document(prompt_text *out, const reader *r, const json_t *document, err *e)
+{
+    const json_t *title = json_array_get(document, 0), *sentences = json_array_get(document, 1), *one;
+    size_t i;
+    if (!json_is_string(title)) return wrong(r, "context", "a text", e);
+    if (!json_is_array(sentences)) return wrong(r, "context", "lists of a title and a list of sentences", e);
+    TRY(prompt_add(out, json_string_value(title), json_string_length(title), e));
+    TRY(prompt_add(out, "\n", 1, e));
+    json_array_foreach(sentences, i, one)
+    {
+        if (!json_is_string(one)) return wrong(r, "context", "a text", e);
+        TRY(prompt_add(out, json_string_value(one), json_string_length(one), e));
+    }
+    return ST_OK;
+}
+
 static status read_document(reader *r, const json_t *document, err *e)
 {
-    const json_t *sentences = json_array_get(document, 1), *one;
-    size_t i;
-    TRY(start_document(r, e));
-    TRY(add_text(r, json_array_get(document, 0), "context", e));
-    TRY(prompt_add(&r->q->text, "\n", 1, e));
-    if (!json_is_array(sentences)) return wrong(r, "context", "lists of a title and a list of sentences", e);
-    json_array_foreach(sentences, i, one) TRY(add_text(r, one, "context", e));
-    end_document(r);
-    return ST_OK;
+    prompt_text t = {0};
+    status st = join_document(&t, r, document, e);
+    if (st == ST_OK && json_array_append_new(r->q->texts, json_stringn(t.s, t.n)) != 0)
+        st = err_set(e, ST_NOMEM, "out of memory");
+    mem_free(t.s);
+    return st;
 }
 
 static status read_hotpot(reader *r, size_t number, const json_t *record, err *e)
 {
     const json_t *list = json_object_get(record, "context"), *document;
     json_t *answer = json_object_get(record, "answer");
-    size_t i, first = r->n;
+    size_t i, first = json_array_size(r->q->texts);
     snprintf(r->where, sizeof r->where, "question %zu", number);
     if (!json_is_string(answer)) return wrong(r, "answer", "a text", e);
     if (json_array_size(list) == 0) return wrong(r, "context", "a list of documents", e);
     json_array_foreach(list, i, document) TRY(read_document(r, document, e));
-    TRY(add_question(r, json_object_get(record, "question"), json_pack("[O]", answer), e));
-    r->q->question[r->q->n_questions - 1].own = first;
-    r->q->question[r->q->n_questions - 1].n_own = r->n - first;
-    return ST_OK;
+    return add_question(r, record, json_pack("[O]", answer), first, json_array_size(list), e);
 }
 
 /* ---- files ---- */
@@ -220,17 +201,16 @@ static status read_data(reader *r, ruler_file format, err *e)
         TRY(format == RULER_SQUAD ? read_article(r, i + 1, one, e) : read_hotpot(r, i + 1, one, e));
     }
     if (r->q->n_questions == 0) return err_set(e, ST_FORMAT, "%s: no questions with answers", path_tail(r->name));
-    return number_documents(r, e);
+    return number_documents(r->q, e);
 }
 
 status ruler_qa_parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e)
 {
     reader r = {.q = q, .name = name};
-    *q = (ruler_qa){0};
+    *q = (ruler_qa){.texts = json_array()};
+    if (!q->texts) return err_set(e, ST_NOMEM, "out of memory");
     TRY(parse(q, format, name, text, n, e));
-    status st = read_data(&r, format, e);
-    mem_free(r.p);
-    return st;
+    return read_data(&r, format, e);
 }
 
 status ruler_qa_open(ruler_qa *q, ruler_file format, const char *path, err *e)
@@ -250,7 +230,7 @@ void ruler_qa_close(ruler_qa *q)
     mem_free(q->question);
     mem_free(q->document);
     mem_free(q->place);
-    mem_free(q->text.s);
+    json_decref(q->texts);
     json_decref(q->root);
     *q = (ruler_qa){0};
 }

@@ -20,9 +20,9 @@ typedef struct {
 typedef struct {
     char sum[SHA256_HEX]; /* of the file */
     json_t *root;         /* holds texts of questions */
-    prompt_text text;
-    utf8_text *document; /* distinct, in the order of code points */
-    uint32_t *place;     /* [n_places] the documents in the order of the file: numbers of `document` */
+    json_t *texts;        /* documents in the order of the file */
+    utf8_text *document;  /* distinct, in the order of code points */
+    uint32_t *place;      /* [n_places] the documents in the order of the file: numbers of `document` */
     ruler_question *question;
     size_t n_documents, n_places, n_questions;
 } ruler_qa;

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "eval/answers.h"
+#include "eval/metrics/text.h"
 #include "eval/prediction.h"
 #include "eval/ruler/ruler.h"
 #include "eval/stats.h"
@@ -22,8 +23,7 @@ typedef struct {
     ruler_inputs in;
     size_t at_length, at_task; /* of the pass that is under way */
     ruler_maker maker;
-    json_t **answers; /* [n_answers] of the pass's samples */
-    size_t n_answers;
+    json_t *answers;    /* of the pass's samples, a list each */
     bool too_few_words; /* cwe was too long for its own words */
 } ruler_run;
 
@@ -44,11 +44,6 @@ static status ready(void *own, evaluation *ev, err *e)
     return ruler_inputs_check(&r->in, ev->g.tok, e);
 }
 
-static const char *word(const char *given, const char *otherwise)
-{
-    return given ? given : otherwise;
-}
-
 /* The sum of a file that was read; NULL: there is none. */
 static const char *sum_of(const char *sum)
 {
@@ -60,10 +55,11 @@ static json_t *sources(const ruler_inputs *in)
 {
     const ruler_options *o = in->o;
     return json_pack("{s:o, s:s, s:s, s:s, s:s, s:b, s:i, s:s?, s:s?, s:s?}", "lengths",
-                     report_sizes(in->length, in->n_length), "variant", word(o->variant, "2025"), "template",
-                     word(o->template, "base"), "words", word(o->words, "3.0.1"), "tokens", word(o->tokens, "model"),
-                     "remove_newline_tab", o->one_line, "pre_samples", o->pre_samples, "essays", sum_of(in->essay.sum),
-                     "squad", sum_of(in->qa[RULER_SQUAD].sum), "hotpotqa", sum_of(in->qa[RULER_HOTPOTQA].sum));
+                     report_sizes(in->length, in->n_length), "variant", ruler_word(in, RULER_VARIANT), "template",
+                     o->template ? o->template : "base", "words", ruler_word(in, RULER_WORDS), "tokens",
+                     ruler_word(in, RULER_TOKENS), "remove_newline_tab", o->one_line, "pre_samples", o->pre_samples,
+                     "essays", sum_of(in->essay.sum), "squad", sum_of(in->qa[RULER_SQUAD].sum), "hotpotqa",
+                     sum_of(in->qa[RULER_HOTPOTQA].sum));
 }
 
 static json_t *config(const void *own)
@@ -73,7 +69,7 @@ static json_t *config(const void *own)
     json_t *tasks = json_object(), *from = r->ev->c->data ? json_pack("{s:O}", "data", in->data.files) : sources(in);
     for (size_t i = 0; i < RULER_TASKS; i++)
         if (in->runs[i]) json_object_set_new(tasks, ruler_tasks[i].name, json_integer((json_int_t)in->samples[i]));
-    json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", word(in->o->answer_prefix, "on"),
+    json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", ruler_word(in, RULER_PREFIX),
                           "protocol", protocol_of(r->ev));
     bool good = o && from && json_object_update(o, from) == 0;
     json_decref(from);
@@ -83,14 +79,6 @@ static json_t *config(const void *own)
 }
 
 /* ---- prompts ---- */
-
-static void forget_answers(ruler_run *r)
-{
-    for (size_t i = 0; i < r->n_answers; i++) json_decref(r->answers[i]);
-    mem_free(r->answers);
-    r->answers = NULL;
-    r->n_answers = 0;
-}
 
 /* The prompts of the pass are to be made. */
 static status start_making(ruler_run *r, err *e)
@@ -107,7 +95,6 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     ruler_run *r = own;
     size_t i = 0;
     *n = 0;
-    forget_answers(r);
     for (; i < r->in.n_length * RULER_TASKS; i++)
         if (r->in.runs[i % RULER_TASKS] && k-- == 0) break;
     if (i == r->in.n_length * RULER_TASKS) return ST_OK;
@@ -115,13 +102,13 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     r->at_task = i % RULER_TASKS;
     *n = r->in.samples[r->at_task];
     snprintf(ev->label, sizeof ev->label, "%s", ruler_tasks[r->at_task].name);
-    TRY(MEM_NEW(&r->answers, *n, e));
-    r->n_answers = *n;
+    json_decref(r->answers);
+    if (!(r->answers = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     return ev->c->data ? ST_OK : start_making(r, e);
 }
 
 /* Where the question begins, which protocol decode feeds token by token: the last such place. */
-static size_t question_at(const ruler_task *task, const char *s, size_t n)
+static size_t question_at(const ruler_task *task, utf8_text s)
 {
     static const char *const marks[RULER_FAMILIES][2] = {
         [RULER_NIAH] = {"What are all the special magic ", "What is the special magic "},
@@ -129,12 +116,12 @@ static size_t question_at(const ruler_task *task, const char *s, size_t n)
         [RULER_CWE] = {"Question: "},
         [RULER_FWE] = {"Question: "},
         [RULER_QA] = {"Answer the question based on the given documents."}};
-    for (size_t at = n; at-- > 0;)
-        for (int i = 0; i < 2; i++) {
-            const char *mark = marks[task->family][i];
-            if (mark && strncmp(s + at, mark, strlen(mark)) == 0) return at;
-        }
-    return 0;
+    size_t at = 0;
+    for (int i = 0; i < 2 && marks[task->family][i]; i++) {
+        size_t hit = text_find_last(s, utf8_of(marks[task->family][i]));
+        if (hit <= s.n && hit > at) at = hit;
+    }
+    return at;
 }
 
 /* The prompt begins with BOS where the tokenizer puts one, but with one only: some wrappers spell it. */
@@ -146,45 +133,34 @@ static status encode_head(token_list *out, const tokenizer *tok, const char *s, 
     return ST_OK;
 }
 
-/* The prompt; with protocol decode its bytes from `cut` on go through the decode path. */
-static status encode(const ruler_run *r, prompt_tokens *out, utf8_text text, size_t cut, err *e)
+/* Encodes a prompt; with protocol decode its question goes through the decode path. Of kvpress's columns a line ends
+ * between question and answer prefix. */
+static status encode(ruler_run *r, prompt_tokens *out, const ruler_record *x, err *e)
 {
     const tokenizer *tok = r->ev->g.tok;
-    if (!r->ev->prompter.decode) cut = text.n;
-    TRY(encode_head(&out->head, tok, text.s, cut, e));
-    return tokenizer_encode(tok, text.s + cut, text.n - cut, TOKENIZE_SPECIAL, &out->tail, e);
-}
-
-static bool has_prefix(const ruler_run *r)
-{
-    return !r->in.o->answer_prefix || strcmp(r->in.o->answer_prefix, "off") != 0;
-}
-
-static status make_prompt(ruler_run *r, prompt_tokens *out, json_t **right, err *e)
-{
-    ruler_sample s;
-    status st = ruler_make(&r->maker, &s, e);
-    if (st == ST_OK) {
-        size_t cut = question_at(r->maker.task, s.text.s, s.cut);
-        st = encode(r, out, (utf8_text){s.text.s, has_prefix(r) ? s.text.n : s.cut}, cut, e);
-        *right = json_incref(s.answers);
-    }
-    ruler_sample_free(&s);
+    str t = {0};
+    size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[r->at_task], x->context);
+    str_add(&t, x->context.s, x->context.n);
+    str_add(&t, x->question.s, x->question.n);
+    if (x->question.n) str_add(&t, "\n", 1);
+    if (!r->in.choice[RULER_PREFIX]) str_add(&t, x->prefix.s, x->prefix.n);
+    if (!r->ev->prompter.decode) cut = t.n;
+    status st =
+        json_array_append(r->answers, x->answers) == 0 ? str_check(&t, e) : err_set(e, ST_NOMEM, "out of memory");
+    if (st == ST_OK) st = encode_head(&out->head, tok, t.s, cut, e);
+    if (st == ST_OK) st = tokenizer_encode(tok, t.s + cut, t.n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+    str_free(&t);
     return st;
 }
 
-/* Of kvpress's columns a line ends between question and answer prefix. */
-static status take_prompt(const ruler_run *r, prompt_tokens *out, const ruler_record *x, json_t **right, err *e)
+static status make_prompt(ruler_run *r, prompt_tokens *out, err *e)
 {
-    prompt_text t = {0};
-    size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[x->at.dataset], x->context.s, x->context.n);
-    status st = prompt_add(&t, x->context.s, x->context.n, e);
-    if (st == ST_OK && x->question.n) st = prompt_add(&t, x->question.s, x->question.n, e);
-    if (st == ST_OK && x->question.n) st = prompt_add(&t, "\n", 1, e);
-    if (st == ST_OK && x->prefix.n && has_prefix(r)) st = prompt_add(&t, x->prefix.s, x->prefix.n, e);
-    if (st == ST_OK) st = encode(r, out, (utf8_text){t.s, t.n}, cut, e);
-    if (st == ST_OK) *right = json_incref(x->answers);
-    mem_free(t.s);
+    ruler_sample s;
+    status st = ruler_make(&r->maker, &s, e);
+    const ruler_record x = {
+        .context = {s.text.s, s.cut}, .prefix = {s.text.s + s.cut, s.text.n - s.cut}, .answers = s.answers};
+    if (st == ST_OK) st = encode(r, out, &x, e);
+    ruler_sample_free(&s);
     return st;
 }
 
@@ -195,10 +171,10 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     out->dataset = task->name;
     out->index = (int64_t)(i * r->in.n_length + r->at_length);
     out->n_new = (size_t)r->in.templates.n_new[task->family];
-    if (!ev->c->data) return make_prompt(r, &out->tokens, &r->answers[i], e);
+    if (!ev->c->data) return make_prompt(r, &out->tokens, e);
     const ruler_record *x = ruler_data_at(&r->in.data, r->at_task, i);
     if (x->n_new) out->n_new = (size_t)x->n_new;
-    return take_prompt(r, &out->tokens, x, &r->answers[i], e);
+    return encode(r, &out->tokens, x, e);
 }
 
 /* ---- answers ---- */
@@ -217,15 +193,13 @@ static json_t *identity(const void *own, const evaluation_item *x)
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
     const metric *k = metric_find(ruler_tasks[r->at_task].metric);
-    prompt_text kept = {0};
-    if (!r->ev->c->data || !ruler_data_at(&r->in.data, r->at_task, i)->question.n)
-        return labels_score(score, r->ev->m, k, answer, r->answers[i], e);
-    TRY(prompt_add(&kept, answer.s, answer.n, e));
-    kept.n = 0;
+    bool drops = r->ev->c->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n;
+    str kept = {0};
     for (size_t j = 0; j < answer.n; j++)
-        if ((unsigned char)answer.s[j] >= 0x20) kept.s[kept.n++] = answer.s[j];
-    status st = labels_score(score, r->ev->m, k, (utf8_text){kept.s, kept.n}, r->answers[i], e);
-    mem_free(kept.s);
+        if (!drops || (unsigned char)answer.s[j] >= 0x20) str_add(&kept, answer.s + j, 1);
+    status st = str_check(&kept, e);
+    if (st == ST_OK) st = labels_score(score, r->ev->m, k, str_text(&kept), json_array_get(r->answers, i), e);
+    str_free(&kept);
     return st;
 }
 
@@ -235,8 +209,8 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     double score = 0;
     (void)ev;
     TRY(score_answer(&score, r, i, answer, e));
-    *members =
-        json_pack("{s:s%, s:O, s:f}", "prediction", answer.s, answer.n, "answers", r->answers[i], "score", score);
+    *members = json_pack("{s:s%, s:O, s:f}", "prediction", answer.s, answer.n, "answers", json_array_get(r->answers, i),
+                         "score", score);
     return ST_OK;
 }
 
@@ -384,8 +358,10 @@ static status print_title(const answers *a, err *e)
     const ruler_options *o = r->in.o;
     const evaluation *ev = r->ev;
     return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
-                      ev->c->data ? "as in the data" : word(o->template, "base"), protocol_of(ev),
-                      word(o->answer_prefix, "on"), (unsigned long long)ev->c->seed.value);
+                      ev->c->data   ? "as in the data"
+                      : o->template ? o->template
+                                    : "base",
+                      protocol_of(ev), ruler_word(&r->in, RULER_PREFIX), (unsigned long long)ev->c->seed.value);
 }
 
 /* An empty line follows. */
@@ -471,7 +447,7 @@ static const answers_layout layout = {.answer = answer_of,
 static void free_run(void *own)
 {
     ruler_run *r = own;
-    forget_answers(r);
+    json_decref(r->answers);
     ruler_maker_close(&r->maker);
     ruler_inputs_close(&r->in);
 }
@@ -505,7 +481,7 @@ static const cli_option options[] = {
            "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"),
     OPTION("data", "PATH,...", TEXT, AT(data),
            "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"),
-    OPTION("variant", "2025|2024", TEXT, OWN(variant),
+    OPTION("variant", "2025|2024", TEXT, OWN(choice[RULER_VARIANT]),
            "whose prompts: RULER's since June 2025 (default), or those of 2024, as in most published tables"),
     OPTION("template", "NAME", TEXT, OWN(template),
            "what RULER puts around a prompt: base (default: nothing), meta-chat, meta-llama3, ..."),
@@ -513,12 +489,13 @@ static const cli_option options[] = {
            "haystack of five niah tasks: PaulGrahamEssays.json, or any text"),
     OPTION("squad", "FILE", TEXT, OWN(file[RULER_SQUAD]), "SQuAD v2 dev, for qa_1"),
     OPTION("hotpotqa", "FILE", TEXT, OWN(file[RULER_HOTPOTQA]), "HotpotQA dev (distractor), for qa_2"),
-    OPTION("words", "3.0.1|2.2.0", TEXT, OWN(words),
+    OPTION("words", "3.0.1|2.2.0", TEXT, OWN(choice[RULER_WORDS]),
            "version of the word lists (wonderwords); older data sets have 2.2.0"),
-    OPTION("tokens", "model|ws", TEXT, OWN(tokens), "count the model's tokens (default), or words between white space"),
+    OPTION("tokens", "model|ws", TEXT, OWN(choice[RULER_TOKENS]),
+           "count the model's tokens (default), or words between white space"),
     OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
            "feed the prompt at once (default), or its question token by token"),
-    OPTION("answer-prefix", "on|off", TEXT, OWN(answer_prefix),
+    OPTION("answer-prefix", "on|off", TEXT, OWN(choice[RULER_PREFIX]),
            "whether prompts end in the beginning of the answer (default on)"),
     OPTION("remove-newline-tab", NULL, FLAG, OWN(one_line), "white space in prompts becomes single spaces"),
     OPTION("pre-samples", "N", WHOLE(0, 1 << 24, 0), OWN(pre_samples), "qa_1, qa_2: leave out the first N questions"),

@@ -26,7 +26,7 @@ typedef struct {
 
 /* Replaces the list by the sentences of the text, which is UTF-8, has no white space but spaces, none at its ends, and
  * no U+0000. */
-status punkt_split(const punkt *p, sentence_list *out, const char *text, size_t n, err *e);
+status punkt_split(punkt *p, sentence_list *out, const char *text, size_t n, err *e);
 void sentence_list_free(sentence_list *l);
 
 #endif

@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "eval/metrics/text.h"
 #include "eval/prompt_file.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
-#include "tokenizer/chars.h"
 
 const char *const ruler_file_options[RULER_FILES] = {"--essays", "--squad", "--hotpotqa"};
 
@@ -66,22 +66,18 @@ static status find_wrapper(ruler_templates *t, const char *name, err *e)
 
 static status find_texts(ruler_templates *t, bool old, err *e)
 {
-    const json_t *tasks = json_object_get(t->root, "tasks");
-    for (int i = 0; i < RULER_FAMILIES; i++) {
-        const json_t *of = json_object_get(tasks, families[i]);
-        const json_t *of_2024 = old ? json_object_get(of, "answer_prefix_2024") : NULL;
-        json_int_t n = json_integer_value(json_object_get(of, "tokens_to_generate"));
-        t->text[i] = json_string_value(json_object_get(of, "template"));
-        t->prefix[i] = json_string_value(of_2024 ? of_2024 : json_object_get(of, "answer_prefix"));
-        if (!t->text[i] || !t->prefix[i] || n < 1 || n > 1 << 20)
-            return err_set(e, ST_FORMAT, "ruler/templates.json: '%s' lacks a text", families[i]);
-        t->n_new[i] = (int)n;
+    json_t *tasks;
+    bool good = json_unpack(t->root, "{s:s, s:s, s:s, s:o}", "needle", &t->needle, "noise", &t->noise, "document",
+                            &t->document, "tasks", &tasks) == 0;
+    for (int i = 0; i < RULER_FAMILIES && good; i++) {
+        const char *of_2024 = NULL;
+        good = json_unpack(json_object_get(tasks, families[i]), "{s:s, s:s, s:i, s?s}", "template", &t->text[i],
+                           "answer_prefix", &t->prefix[i], "tokens_to_generate", &t->n_new[i], "answer_prefix_2024",
+                           &of_2024) == 0 &&
+               t->n_new[i] > 0 && t->n_new[i] <= 1 << 20;
+        if (old && of_2024) t->prefix[i] = of_2024;
     }
-    t->needle = json_string_value(json_object_get(t->root, "needle"));
-    t->noise = json_string_value(json_object_get(t->root, "noise"));
-    t->document = json_string_value(json_object_get(t->root, "document"));
-    if (t->needle && t->noise && t->document) return ST_OK;
-    return err_set(e, ST_FORMAT, "ruler/templates.json: 'needle', 'noise' or 'document' is missing");
+    return good ? ST_OK : err_set(e, ST_FORMAT, "ruler/templates.json: a text is missing");
 }
 
 status ruler_templates_open(ruler_templates *t, const char *data_dir, bool old, const char *wrapper, err *e)
@@ -118,17 +114,13 @@ status ruler_template(prompt_text *out, const ruler_templates *t, const ruler_ta
 
 /* ---- lengths ---- */
 
-static int64_t count_words(const char *s, size_t n)
+static int64_t count_words(utf8_text s)
 {
     int64_t words = 0;
     bool in_word = false;
-    for (size_t i = 0; i < n;) {
-        int32_t c;
-        int k = char_at(s + i, n - i, &c);
-        bool space = k > 0 && is_python_space(c);
-        words += !space && !in_word;
-        in_word = !space;
-        i += k > 0 ? (size_t)k : 1;
+    for (int32_t c; text_next(&s, &c);) {
+        words += char_is_no_space(c) && !in_word;
+        in_word = char_is_no_space(c);
     }
     return words;
 }
@@ -137,7 +129,7 @@ status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err 
 {
     if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     if (!c->tok) {
-        *out = count_words(s, n);
+        *out = count_words((utf8_text){s, n});
         return ST_OK;
     }
     c->ids.n = 0;

@@ -10,7 +10,6 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_WORD = 64 };
 
@@ -27,7 +26,7 @@ typedef struct {
     uint32_t *order; /* [n * nouns] adjective * nouns + noun; NULL: one adjective */
 } group;
 
-enum { FILES = 4 };
+enum { NOUNS, MORE_NOUNS, ADJECTIVES, VERBS, FILES };
 
 struct ruler_words {
     char *text[FILES];
@@ -59,46 +58,36 @@ static void sort(list *l)
     l->n = n;
 }
 
-/* Lines without white space at their ends. */
-static status add_lines(list *l, char *text, const char *name, err *e)
+/* Adds the lines of a file of words, whose text the words keep. */
+static status read_list(ruler_words *w, size_t file, list *l, const char *data_dir, err *e)
 {
-    for (char *line = text; *line;) {
-        char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
-        const char *s = line;
-        size_t n = (size_t)((end ? end : next) - line);
-        trim_python(&s, &n);
-        if (n == 0 || n > MAX_WORD || s != line)
-            return err_set(e, ST_FORMAT, "%s: expected a word of at most %d bytes in each line", name, MAX_WORD);
-        line[n] = 0;
-        TRY(push(l, line, e));
-        line = next;
-    }
-    return ST_OK;
-}
-
-static status read_list(ruler_words *w, size_t file, list *l, const char *data_dir, const char *name, err *e)
-{
-    char rel[64];
+    static const char *const names[FILES] = {"ruler/nounlist.txt", "ruler/nounlist-2.2.0-extra.txt",
+                                             "ruler/adjectivelist.txt", "ruler/verblist.txt"};
+    char *save, *path = path_join(data_dir, names[file]);
     size_t n;
-    snprintf(rel, sizeof rel, "ruler/%s", name);
-    char *path = path_join(data_dir, rel);
     if (!path) return err_set(e, ST_NOMEM, "out of memory");
     status st = file_read(&w->text[file], &n, path, MAX_FILE_BYTES, e);
     mem_free(path);
-    return st == ST_OK ? add_lines(l, w->text[file], name, e) : st;
+    if (st != ST_OK) return st;
+    for (char *word = strtok_r(w->text[file], "\n", &save); word; word = strtok_r(NULL, "\n", &save)) {
+        size_t end = strlen(word);
+        while (end > 0 && word[end - 1] == ' ') word[--end] = 0; /* some lines end in a space */
+        if (end > MAX_WORD) return err_set(e, ST_FORMAT, "%s: a word of more than %d bytes", names[file], MAX_WORD);
+        TRY(push(l, word, e));
+    }
+    return l->n ? ST_OK : err_set(e, ST_FORMAT, "%s: no words", names[file]);
 }
 
 static status read_lists(ruler_words *w, const char *data_dir, bool old, err *e)
 {
-    TRY(read_list(w, 0, &w->noun, data_dir, "nounlist.txt", e));
-    if (old) TRY(read_list(w, 1, &w->noun, data_dir, "nounlist-2.2.0-extra.txt", e));
-    TRY(read_list(w, 2, &w->adjective, data_dir, "adjectivelist.txt", e));
-    TRY(read_list(w, 3, &w->all, data_dir, "verblist.txt", e));
+    TRY(read_list(w, NOUNS, &w->noun, data_dir, e));
+    if (old) TRY(read_list(w, MORE_NOUNS, &w->noun, data_dir, e));
+    TRY(read_list(w, ADJECTIVES, &w->adjective, data_dir, e));
+    TRY(read_list(w, VERBS, &w->all, data_dir, e));
     for (size_t i = 0; i < w->noun.n; i++) TRY(push(&w->all, w->noun.word[i], e));
     for (size_t i = 0; i < w->adjective.n; i++) TRY(push(&w->all, w->adjective.word[i], e));
     sort(&w->noun);
     sort(&w->all);
-    if (w->noun.n == 0 || w->adjective.n == 0) return err_set(e, ST_FORMAT, "RULER's word lists are empty");
     return ST_OK;
 }
 
@@ -143,7 +132,7 @@ static status sort_group(const ruler_words *w, group *g, err *e)
     return st;
 }
 
-/* Whether keys of the adjective begin as those of the other one do. */
+/* True if keys of the adjective begin as those of the other one do. */
 static bool mixes(const char *adjective, const char *with)
 {
     size_t n = strlen(with);

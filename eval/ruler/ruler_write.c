@@ -90,7 +90,7 @@ static status write_all(writer *w, err *e)
 {
     const ruler_options *o = w->in.o;
     const char *dir;
-    if (!o->tokens || strcmp(o->tokens, "ws") != 0) {
+    if (!w->in.choice[RULER_TOKENS]) {
         TRY(cli_model_dir(&dir, w->c->engine.model.dir, e));
         TRY(tokenizer_open(&w->tok, dir, e));
     }

@@ -44,7 +44,7 @@ static void cut(utf8_text s)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n > MOST) return 0;
-    if (!m && metrics_create(&m, tap_path("eval/jieba"), NULL) != ST_OK) abort();
+    if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     prediction p;
     err e = {0};
     line_reader r = {.name = "input", .number = 1};

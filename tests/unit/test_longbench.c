@@ -240,7 +240,7 @@ int main(void)
     err e = {0};
     if (!mkdtemp(work)) abort();
     if (!is_ok(longbench_open(&table, tap_path("eval"), &e), &e, "the table opens")) return tap_done();
-    if (!is_ok(metrics_create(&m, jieba_dir(), &e), &e, "metrics")) return tap_done();
+    if (!is_ok(metrics_open(&m, tap_path("eval"), &e), &e, "metrics")) return tap_done();
     test_table();
     test_find();
     test_scorer();

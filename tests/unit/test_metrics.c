@@ -318,7 +318,7 @@ static void test_needle(void)
 int main(void)
 {
     err e = {0};
-    if (!is_ok(metrics_create(&m, jieba_dir(), &e), &e, "metrics")) return tap_done();
+    if (!is_ok(metrics_open(&m, tap_path("eval"), &e), &e, "metrics")) return tap_done();
     for (const metric *k = metric_next(NULL); k; k = metric_next(k))
         if (!metric_finds_answers(k)) test_fixture(k); /* those that do: tests/cli/reason.t */
     test_unicode();
