@@ -429,7 +429,7 @@ static bool blocks_exact_prompt(const attn_view *v, int64_t n)
 
 const attn_family attn_blocks = {
     .size = sizeof(block_memory),
-    .uses = USES_CODES | USES_EVICT | USES_SELECT | USES_BLOCK,
+    .uses = USES(codes) | USES(evict) | USES(select) | USES(block),
     .retrieves = true,
     .windows = true,
     .hooks = {.declare = blocks_declare,

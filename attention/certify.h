@@ -8,12 +8,10 @@
 #include "kernels/ops_certify.h"
 
 #define CERTIFY_PARAM                                                                                                  \
-    {                                                                                                                  \
-        "certify", attn_fraction,                                                                                      \
-            "share of its attention that a query head is to miss at most, for sure; as many tokens as that takes, at " \
-            "most the budget that the strategy names itself; off: budget tokens",                                      \
-            0, 0, ATTN_FRACTION - 1                                                                                    \
-    }
+    "certify", attn_fraction,                                                                                          \
+        "share of its attention that a query head is to miss at most, for sure; as many tokens as that takes, at "     \
+        "most the budget that the strategy names itself; off: budget tokens",                                          \
+        0, 0, ATTN_FRACTION - 1
 
 /* Embedded in a method's family; all zero where the parameter is off. */
 typedef struct attn_certify {

@@ -10,14 +10,10 @@
 #include "attention/selection.h"
 
 #define COARSE_PARAM                                                                                                   \
-    {                                                                                                                  \
-        "coarse", NULL, "tokens of a span whose bounds are scored first (64 to 256); 0: the whole index is scored", 0, \
-            0, 1 << 20                                                                                                 \
-    }
+    "coarse", NULL, "tokens of a span whose bounds are scored first (64 to 256); 0: the whole index is scored", 0, 0,  \
+        1 << 20
 #define COARSE_KEEP_PARAM                                                                                              \
-    {                                                                                                                  \
-        "coarse_keep", NULL, "spans whose index is scored then hold this many times the budget", 8, 1, 1024            \
-    }
+    "coarse_keep", NULL, "spans whose index is scored then hold this many times the budget", 8, 1, 1024
 
 /* What a strategy asks for. */
 typedef struct {

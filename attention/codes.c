@@ -14,14 +14,14 @@
 enum { P_SINK, P_RECENT, P_GQA, P_SHARE, P_MIN, P_CERTIFY };
 
 static const attn_param params[] = {
-    [P_SINK] = RETRIEVE_SINK_PARAM,
+    [P_SINK] = {RETRIEVE_SINK_PARAM},
     [P_RECENT] = {"force_recent", NULL,
                   "newest tokens that are always attended, where fewer are exact (the current one always is)", 0, 0,
                   1 << 20},
-    [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_SHARE] = RETRIEVE_P_PARAM,
-    [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_CERTIFY] = CERTIFY_PARAM,
+    [P_GQA] = {RETRIEVE_GQA_PARAM},
+    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_MIN] = {RETRIEVE_MIN_PARAM},
+    [P_CERTIFY] = {CERTIFY_PARAM},
     {.key = NULL},
 };
 
@@ -116,7 +116,7 @@ const attn_method attn_codes = {
                                    .index = offsetof(codes_ctx, index),
                                    .index_size = sizeof(coded_index)},
     .size = sizeof(codes_ctx),
-    .uses = USES_CODED,
+    .uses = USES(coded),
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,

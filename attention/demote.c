@@ -198,12 +198,12 @@ void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n)
     sel->attended += s.n_max;
 }
 
-void demote_positions(const demoted *m, const attn_view *v, int layer, size_t list, int64_t n, int64_t *out)
+void demote_download(const attn_view *v, buf at, int64_t n, int64_t *out)
 {
-    int32_t at;
-    v->be->ops->download(v->be, out, buf_at(m->at[layer], list * (size_t)m->cap * sizeof at), (size_t)n * sizeof at);
+    int32_t x;
+    v->be->ops->download(v->be, out, at, (size_t)n * sizeof x);
     for (int64_t i = n - 1; i >= 0; i--) { /* widened in place */
-        memcpy(&at, (char *)out + (size_t)i * sizeof at, sizeof at);
-        out[i] = at;
+        memcpy(&x, (char *)out + (size_t)i * sizeof x, sizeof x);
+        out[i] = x;
     }
 }

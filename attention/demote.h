@@ -13,25 +13,19 @@ enum { DEMOTE_NONE, DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16, DEMOTE_KIVI2, DEMO
 
 /* Parameters: treatment of dropped rows, and which of them are attended. */
 #define DEMOTE_PARAM                                                                                                   \
-    {                                                                                                                  \
-        "demote", "none token2 token4 f16 kivi2 kivi4",                                                                \
-            "what is dropped is kept: in codes of 2 or 4 bits for half a row of a token and head, as f16, or in "      \
-            "KIVI's codes for groups of tokens",                                                                       \
-            0, 0, DEMOTE_KIVI4                                                                                         \
-    }
+    "demote", "none token2 token4 f16 kivi2 kivi4",                                                                    \
+        "what is dropped is kept: in codes of 2 or 4 bits for half a row of a token and head, as f16, or in KIVI's "   \
+        "codes for groups of tokens",                                                                                  \
+        0, 0, DEMOTE_KIVI4
 #define DEMOTE_G_PARAM                                                                                                 \
-    {                                                                                                                  \
-        "demote_g", NULL,                                                                                              \
-            "kivi2, kivi4: tokens (keys) and channels (values) of a group; tokens leave a list so many "               \
-            "at a time, and those before them wait exactly",                                                           \
-            32, 1, 1024                                                                                                \
-    }
+    "demote_g", NULL,                                                                                                  \
+        "kivi2, kivi4: tokens (keys) and channels (values) of a group; tokens leave a list so many at a time, and "    \
+        "those before them wait exactly",                                                                              \
+        32, 1, 1024
 #define RECALL_PARAM                                                                                                   \
-    {                                                                                                                  \
-        "recall", attn_or_all,                                                                                         \
-            "demoted rows that a step attends: the best of each kv head by their keys as they are kept", ATTN_ALL, 0,  \
-            1 << 30                                                                                                    \
-    }
+    "recall", attn_or_all,                                                                                             \
+        "demoted rows that a step attends: the best of each kv head by their keys as they are kept", ATTN_ALL, 0,      \
+        1 << 30
 
 typedef struct {
     int how;        /* DEMOTE_* */
@@ -74,7 +68,7 @@ void demote_listen(const demoted *m, int layer, int64_t first, keep_rule *r);
 void demote_take(const demoted *m, const attn_view *v, int layer, int64_t first, int64_t n);
 /* Adds to what a sequence attends those of its n demoted rows that are recalled. A prompt recalls all or none. */
 void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n);
-/* Positions of n rows of a list. */
-void demote_positions(const demoted *m, const attn_view *v, int layer, size_t list, int64_t n, int64_t *out);
+/* Reads n positions of a list, i32 at `at`. */
+void demote_download(const attn_view *v, buf at, int64_t n, int64_t *out);
 
 #endif

@@ -389,21 +389,16 @@ static int64_t evict_kept(const attn_view *v, int layer, size_t list, int64_t *o
 {
     const evict_ctx *c = v->own;
     int64_t n = count_of(v, layer, list);
-    int32_t at;
-    if (!out) return n;
-    v->be->ops->download(v->be, out, buf_at(c->at[layer], list * c->stride * sizeof at), (size_t)n * sizeof at);
-    for (int64_t i = n - 1; i >= 0; i--) { /* widened in place */
-        memcpy(&at, (char *)out + (size_t)i * sizeof at, sizeof at);
-        out[i] = at;
-    }
+    if (out) demote_download(v, buf_at(c->at[layer], list * c->stride * sizeof(int32_t)), n, out);
     return n;
 }
 
 static int64_t evict_demoted(const attn_view *v, int layer, size_t list, int64_t *out)
 {
     const evict_ctx *c = v->own;
-    if (out && n_demoted(v) > 0) demote_positions(&c->low, v, layer, list, n_demoted(v), out);
-    return n_demoted(v);
+    int64_t n = n_demoted(v);
+    if (out && n > 0) demote_download(v, buf_at(c->low.at[layer], list * (size_t)c->low.cap * sizeof(int32_t)), n, out);
+    return n;
 }
 
 /* Whether a list can be: ascending positions, all of them while nothing was evicted. *rows: the slots that hold a row.
@@ -505,7 +500,7 @@ const attn_family attn_evict = {
               .kept = evict_kept,
               .demoted = evict_demoted},
     .size = sizeof(evict_ctx),
-    .uses = USES_EVICT,
+    .uses = USES(evict),
     .drops = true,
     .alone = evict_alone,
 };

@@ -59,22 +59,15 @@ typedef struct {
 /* The parameter gqa: how heads share what is kept. per_q stores as many times the K/V bytes as there are heads in a
  * group. */
 #define EVICT_GQA_PARAM(def)                                                                                           \
-    {                                                                                                                  \
-        "gqa", GQA_NAMES,                                                                                              \
-            "how heads share a set of tokens: combinations of their attention weights; per_q: "                        \
-            "each head its own, with as many times the K/V bytes as there are heads in a group",                       \
-            def, 0, GQA_COUNT - 1                                                                                      \
-    }
+    "gqa", GQA_NAMES,                                                                                                  \
+        "how heads share a set of tokens: combinations of their attention weights; per_q: each head its own, with as " \
+        "many times the K/V bytes as there are heads in a group",                                                      \
+        def, 0, GQA_COUNT - 1
 
 /* rule.each_chunk as a parameter. */
 #define EVICT_PREFILL_PARAM                                                                                            \
-    {                                                                                                                  \
-        "prefill_evict", "end chunk",                                                                                  \
-            "when a prompt is evicted from: at its end, or after each chunk (bounded memory, "                         \
-            "other "                                                                                                   \
-            "results)",                                                                                                \
-            0, 0, 1                                                                                                    \
-    }
+    "prefill_evict", "end chunk",                                                                                      \
+        "when a prompt is evicted from: at its end, or after each chunk (bounded memory, other results)", 0, 0, 1
 
 /* attn_method.check, or a part of it: refuses a gqa that has no meaning for weights, and a budget below the least. */
 status evict_check(const attn_spec *s, const attn_shape *shape, err *e);

@@ -45,13 +45,8 @@ static const attn_param hf_params[] = {
     {"sink_fp", NULL, "first tokens that stay exact (LogQuant's KiViSink: 2)", 0, 0, 1 << 20},
     {.key = NULL},
 };
-static const attn_param q8_params[] = {
-    [P_BITS] = {"bits", "8", "bits of a code", 0, 0, 0},
-    [P_ROT] = {"rot", rotations, "rows that a Hadamard matrix turns: none, keys, keys and values", ROT_KV, 0, 2},
-    {.key = NULL},
-};
-static const attn_param q4_params[] = {
-    [P_BITS] = {"bits", "4", "bits of a code", 0, 0, 0},
+static const attn_param block_params[] = {
+    [P_BITS] = {"bits", "4 8", "bits of a code", 0, 0, 1},
     [P_ROT] = {"rot", rotations, "rows that a Hadamard matrix turns: none, keys, keys and values", ROT_KV, 0, 2},
     {.key = NULL},
 };
@@ -68,8 +63,8 @@ static const struct {
     {"f16", KV_EXACT, DT_F16, 0, NULL},
     {"bf16", KV_EXACT, DT_BF16, 0, NULL},
     {"f32", KV_EXACT, DT_F32, 0, NULL},
-    {"q8", KV_EXACT, DT_Q8, 8, q8_params},
-    {"q4", KV_EXACT, DT_Q4, 4, q4_params},
+    {"q8", KV_EXACT, DT_Q8, 8, block_params},
+    {"q4", KV_EXACT, DT_Q4, 4, block_params},
     {"kivi2", KV_KIVI, DT_F16, 2, kv_kivi_params},
     {"kivi4", KV_KIVI, DT_F16, 4, kv_kivi_params},
     {"logquant", KV_LOGQUANT, DT_F16, 2, kv_logquant_params},
@@ -221,13 +216,14 @@ static status from_values(kv_format *f, kv_kind kind, const attn_param *p, const
                    (long long)f->group);
 }
 
-status kv_format_own(attn_spec *s, kv_kind kind, err *e)
+status kv_format_own(attn_spec *s, err *e)
 {
+    const kv_kind *kind = s->method->kind;
     char what[ATTN_TEXT + 16];
     snprintf(what, sizeof what, "--attn %s", s->text);
     s->two_stores = s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv);
     if (s->two_stores) return ST_OK;
-    TRY(from_values(&s->kv, kind, attn_params(s->method), s->value, s->kv.type, what, e));
+    TRY(from_values(&s->kv, *kind, attn_params(s->method), s->value, s->kv.type, what, e));
     s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
     return ST_OK;
 }

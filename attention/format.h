@@ -8,8 +8,8 @@
 /* Bits first (a store's name gives them), the rest are keys of the store too. */
 extern const attn_param kv_kivi_params[], kv_logquant_params[];
 
-/* The parse hook of a method that brings its own store, with that store's parameters. */
-status kv_format_own(attn_spec *s, kv_kind kind, err *e);
+/* The parse hook of a method that brings its own store, with that store's parameters; attn_method.kind: a kv_kind. */
+status kv_format_own(attn_spec *s, err *e);
 /* Index of the parameter `key` of a method; -1: none. */
 int attn_param_index(const attn_method *m, const char *key);
 /* Checks that a model's rows can be stored in the format; ST_UNSUPPORTED. */

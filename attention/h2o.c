@@ -14,11 +14,11 @@ enum { P_HH, P_RECENT, P_GQA, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 static const attn_param params[] = {
     [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1, -1, 1 << 30},
     [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1, 1 << 30},
-    [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
-    [P_PREFILL] = EVICT_PREFILL_PARAM,
-    [P_DEMOTE] = DEMOTE_PARAM,
-    [P_DEMOTE_G] = DEMOTE_G_PARAM,
-    [P_RECALL] = RECALL_PARAM,
+    [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
+    [P_PREFILL] = {EVICT_PREFILL_PARAM},
+    [P_DEMOTE] = {DEMOTE_PARAM},
+    [P_DEMOTE_G] = {DEMOTE_G_PARAM},
+    [P_RECALL] = {RECALL_PARAM},
     {.key = NULL},
 };
 

@@ -5,15 +5,11 @@
 
 #include "attention/format.h"
 
-static status kivi_parse(attn_spec *s, err *e)
-{
-    return kv_format_own(s, KV_KIVI, e);
-}
-
 const attn_method attn_kivi = {
     .name = "kivi",
     .summary = "KIVI: all tokens, old ones in 2 or 4 bits (keys by channel, values by token)",
     .source = "Liu et al. 2024 (arXiv 2402.02750); KIVI quant/new_pack.py; doc/methods.md 10, deviations 10.7",
     .params = kv_kivi_params,
-    .parse = kivi_parse,
+    .kind = &(const kv_kind){KV_KIVI},
+    .parse = kv_format_own,
 };

@@ -5,16 +5,12 @@
 
 #include "attention/format.h"
 
-static status logquant_parse(attn_spec *s, err *e)
-{
-    return kv_format_own(s, KV_LOGQUANT, e);
-}
-
 const attn_method attn_logquant = {
     .name = "logquant",
     .summary = "LogQuant: all tokens, exact ones spaced by the logarithm of their age, none of them old",
     .source =
         "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; Concyclics/LogQuantKV; doc/methods.md 11, deviations 11.7",
     .params = kv_logquant_params,
-    .parse = logquant_parse,
+    .kind = &(const kv_kind){KV_LOGQUANT},
+    .parse = kv_format_own,
 };

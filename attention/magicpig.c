@@ -109,10 +109,7 @@ static void hash_tokens(const attn_view *v, int layer, int64_t first, int64_t en
     const slot_range all = {first, end - first};
     kv_need(v->be, rows, first, end);
     o->kmeans->mean(v->be, x.mean, rows, first, (size_t)all.n);
-    for (size_t h = 0; h < x.n_kv_heads; h++) {
-        o->lsh->hash(v->be, c->code, &x, rows, h, all);
-        o->lsh->fill(v->be, &x, h, c->code, all, first);
-    }
+    o->lsh->build(v->be, &x, rows, all, c->code);
 }
 
 static void pig_begin(attn_view *v, const attn_part *p)
@@ -185,9 +182,7 @@ static void pig_select(const attn_turn *t, size_t n, int layer)
 static void pig_end(attn_view *v, const attn_part *p)
 {
     const pig_memory *c = v->own;
-    if (!(p->flags & ATTN_PROMPT))
-        v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), c->lists,
-                                (size_t)v->shape->n_layers, (size_t)v->shape->n_heads, c->chooses);
+    if (!(p->flags & ATTN_PROMPT)) attn_count_lists(v, c->lists, (size_t)v->shape->n_heads, c->chooses);
 }
 
 /* ---- between forwards ---- */
@@ -266,7 +261,7 @@ const attn_method attn_magicpig = {
     .params = params,
     .family = &everything_is_kept,
     .size = sizeof(pig_memory),
-    .uses = USES_KMEANS | USES_LSH,
+    .uses = USES(kmeans) | USES(lsh),
     .skip = "0+16+32+48+64",
     .gqa = "per_q",
     .reuse = ATTN_REUSE_ANY,

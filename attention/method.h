@@ -15,26 +15,11 @@
 
 enum { ATTN_MAX_SEGS = 4 };
 
-/* Families of ops that not every backend has (ops.h). */
-enum {
-    USES_CODES = 1,
-    USES_EVICT = 2,
-    USES_SELECT = 4,
-    USES_QUEST = 8,
-    USES_FIER = 16,
-    USES_PARIS = 32,
-    USES_BLOCK = 64,
-    USES_TIER = 128,
-    USES_HOST = 256,
-    USES_KMEANS = 512,
-    USES_PQ = 1024,
-    USES_TOKEN = 2048,
-    USES_LSH = 4096,
-    USES_TAIL = 8192,
-    USES_CLUSTER = 32768,
-    USES_CODED = 16384,
-    USES_CERTIFY = 65536
-};
+/* Families of ops as bits of a set; a backend may lack any of them (ops.h). */
+#define ATTN_FAMILIES(F)       OP_FAMILIES(F) F(tier, , ) F(host, , ) F(certify, , )
+#define FAMILY_BIT(name, o, t) FAMILY_##name,
+#define USES(name)             (1u << FAMILY_##name)
+enum { ATTN_FAMILIES(FAMILY_BIT) };
 
 /* ---- buffers ---- */
 
@@ -189,6 +174,8 @@ attn_job attn_seg_job(const attn_view *v, const attn_seg *g);
 
 /* The best of what the ops before it scored. v: any of the sequences. */
 void attn_choose(const attn_view *v, const choose_job *jobs, size_t n);
+/* Counts what a decode step attended: range i64 [n_layers][n_lists][2] in layers that `chose`. */
+void attn_count_lists(const attn_view *v, buf range, size_t n_lists, const bool *chose);
 
 /* ---- hooks ---- */
 

@@ -16,7 +16,7 @@ static const attn_param params[] = {
     [P_BITS] = {"bits", "2 4 16", "of a number of the other tokens; 16: f16, to compare with", 0, 0, 2},
     [P_BALANCE] = {"balance", NULL,
                    "1: channels of keys are scaled to those of the prompt's queries before they are coded", 1, 0, 1},
-    [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
+    [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
     {.key = NULL},
 };
 
@@ -140,7 +140,7 @@ const attn_method attn_mikv = {
     .family = &attn_evict,
     .kind = &mikv_kind,
     .size = sizeof(mikv_ctx),
-    .uses = USES_CODES,
+    .uses = USES(codes),
     .parse = mikv_parse,
     .check = mikv_check,
     .hooks = {.declare = mikv_declare,

@@ -9,10 +9,10 @@
 enum { P_SINK, P_RECENT, P_GQA, P_SHARE, P_MIN, P_TAIL, P_TAIL_SEED };
 
 static const attn_param params[] = {
-    [P_SINK] = RETRIEVE_SINK_PARAM,  [P_RECENT] = RETRIEVE_RECENT_PARAM,
-    [P_GQA] = RETRIEVE_GQA_PARAM,    [P_SHARE] = RETRIEVE_P_PARAM,
-    [P_MIN] = RETRIEVE_MIN_PARAM,    [P_TAIL] = RETRIEVE_TAIL_PARAM,
-    [P_TAIL_SEED] = TAIL_SEED_PARAM, {.key = NULL},
+    [P_SINK] = {RETRIEVE_SINK_PARAM},  [P_RECENT] = {RETRIEVE_RECENT_PARAM},
+    [P_GQA] = {RETRIEVE_GQA_PARAM},    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_MIN] = {RETRIEVE_MIN_PARAM},    [P_TAIL] = {RETRIEVE_TAIL_PARAM},
+    [P_TAIL_SEED] = {TAIL_SEED_PARAM}, {.key = NULL},
 };
 
 /* The store's rows of keys are pages of one token, whose mean is the key. */
@@ -82,7 +82,7 @@ const attn_method attn_oracle = {
                                    .index = offsetof(oracle_ctx, index),
                                    .index_size = sizeof(quest_index)},
     .size = sizeof(oracle_ctx),
-    .uses = USES_QUEST,
+    .uses = USES(quest),
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,

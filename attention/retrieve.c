@@ -355,9 +355,7 @@ static void retrieve_select(const attn_turn *t, size_t n, int layer)
 static void retrieve_end(attn_view *v, const attn_part *p)
 {
     const retrieve *r = retrieve_of(v);
-    if (!(p->flags & ATTN_PROMPT))
-        v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), r->ranges,
-                                (size_t)v->shape->n_layers, r->n_lists, r->chooses);
+    if (!(p->flags & ATTN_PROMPT)) attn_count_lists(v, r->ranges, r->n_lists, r->chooses);
 }
 
 /* ---- between forwards ---- */
@@ -397,7 +395,7 @@ static const attn_certify *retrieve_certifies(const attn_view *v)
 
 const attn_family attn_retrieve = {
     .size = sizeof(retrieve),
-    .uses = USES_SELECT,
+    .uses = USES(select),
     .retrieves = true,
     .drafts = true,
     .alone = retrieve_alone,

@@ -13,41 +13,27 @@
 #include "attention/tail.h"
 
 #define RETRIEVE_GQA_PARAM                                                                                             \
-    {                                                                                                                  \
-        "gqa", GQA_NAMES,                                                                                              \
-            "how query heads share a selection; per_q: each its own, as Quest's code does (doc/methods.md 0.2.4)",     \
-            GQA_VOTE, 0, GQA_COUNT - 1                                                                                 \
-    }
+    "gqa", GQA_NAMES,                                                                                                  \
+        "how query heads share a selection; per_q: each its own, as Quest's code does (doc/methods.md 0.2.4)",         \
+        GQA_VOTE, 0, GQA_COUNT - 1
 
-#define RETRIEVE_SINK_PARAM                                                                                            \
-    {                                                                                                                  \
-        "force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20                            \
-    }
+#define RETRIEVE_SINK_PARAM "force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20
 #define RETRIEVE_RECENT_PARAM                                                                                          \
-    {                                                                                                                  \
-        "force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0, 1 << 20      \
-    }
+    "force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0, 1 << 20
 
 /* The fraction p of the estimated attention that a list holds in at most the budget's items (mass_job).
  * doc/methods.md 17.1 */
 #define RETRIEVE_P_PARAM                                                                                               \
-    {                                                                                                                  \
-        "p", attn_fraction,                                                                                            \
-            "share of the estimated attention of what can be chosen that a list is to hold, in at most budget "        \
-            "tokens; off: budget tokens",                                                                              \
-            0, 0, ATTN_FRACTION                                                                                        \
-    }
-#define RETRIEVE_MIN_PARAM                                                                                             \
-    {                                                                                                                  \
-        "min", NULL, "with p or certify: tokens that a list chooses at least", 64, 0, 1 << 30                          \
-    }
+    "p", attn_fraction,                                                                                                \
+        "share of the estimated attention of what can be chosen that a list is to hold, in at most budget tokens; "    \
+        "off: budget tokens",                                                                                          \
+        0, 0, ATTN_FRACTION
+#define RETRIEVE_MIN_PARAM "min", NULL, "with p or certify: tokens that a list chooses at least", 64, 0, 1 << 30
 #define RETRIEVE_CALIBRATE_PARAM                                                                                       \
-    {                                                                                                                  \
-        "calibrate", NULL,                                                                                             \
-            "with p: candidates that are drawn in each step, whose exact scores tell by how much the estimates are "   \
-            "spread too wide; 0: estimates are taken as they are",                                                     \
-            0, 0, SLOPE_MOST                                                                                           \
-    }
+    "calibrate", NULL,                                                                                                 \
+        "with p: candidates that are drawn in each step, whose exact scores tell by how much the estimates are "       \
+        "spread too wide; 0: estimates are taken as they are",                                                         \
+        0, 0, SLOPE_MOST
 
 /* Items that a step's selection is about, in a layer that sees the slots [first, n). */
 typedef struct {

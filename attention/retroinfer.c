@@ -415,9 +415,7 @@ static void retro_select(const attn_turn *t, size_t n, int layer)
 static void retro_end(attn_view *v, const attn_part *p)
 {
     wave *w = v->own;
-    if (chooses(v, p))
-        v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), w->ranges,
-                                (size_t)v->shape->n_layers, (size_t)v->shape->n_kv_heads, v->layers);
+    if (chooses(v, p)) attn_count_lists(v, w->ranges, (size_t)v->shape->n_kv_heads, v->layers);
     w->at = after(v, p);
 }
 
@@ -490,7 +488,7 @@ const attn_method attn_retroinfer = {
     .params = params,
     .family = &everything_is_kept,
     .size = sizeof(wave),
-    .uses = USES_SELECT | USES_QUEST | USES_KMEANS | USES_CLUSTER,
+    .uses = USES(select) | USES(quest) | USES(kmeans) | USES(cluster),
     .gqa = "vote",
     .has_budget = true,
     .def_budget = 512,

@@ -30,6 +30,12 @@ attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
                       .pseudo = g->pseudo};
 }
 
+void attn_count_lists(const attn_view *v, buf range, size_t n_lists, const bool *chose)
+{
+    v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), range, (size_t)v->shape->n_layers,
+                            n_lists, chose);
+}
+
 void attn_choose(const attn_view *v, const choose_job *jobs, size_t n)
 {
     backend_mark(v->be, STAGE_SCORE);

@@ -17,11 +17,11 @@ static const attn_param params[] = {
                   4096},
     [P_KERNEL] = {"kernel", NULL, "odd length of the pooling over positions", 7, 1, 4095},
     [P_POOL] = {"pool", "max avg", "how votes are pooled", 0, 0, 1},
-    [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
+    [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
     [P_TURNS] = {"recompress_on_turn", NULL, "1: evict at the end of later prompts too", 0, 0, 1},
-    [P_DEMOTE] = DEMOTE_PARAM,
-    [P_DEMOTE_G] = DEMOTE_G_PARAM,
-    [P_RECALL] = RECALL_PARAM,
+    [P_DEMOTE] = {DEMOTE_PARAM},
+    [P_DEMOTE_G] = {DEMOTE_G_PARAM},
+    [P_RECALL] = {RECALL_PARAM},
     {.key = NULL},
 };
 

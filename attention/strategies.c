@@ -12,7 +12,7 @@
 #include "kernels/ops_fier.h"
 #include "kernels/ops_quest.h"
 
-static const attn_param certify_param = CERTIFY_PARAM;
+static const attn_param certify_param = {CERTIFY_PARAM};
 
 /* The table: a row is the name of a file, and of the attn_method in it. */
 #define METHODS(X)                                                                                                     \
@@ -278,19 +278,21 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
 /* Families of ops that a strategy calls with its parameters and store. */
 static unsigned families(const attn_spec *s)
 {
+    static const struct {
+        const char *key;
+        unsigned uses;
+    } by_key[] = {{"demote", USES(codes)},
+                  {"recall", USES(select) | USES(token)},
+                  {"coarse", USES(quest)},
+                  {"tail", USES(tail)},
+                  {"certify", USES(certify)}};
     const attn_family *f = s->method->family;
     unsigned uses = s->method->uses | (f ? f->uses : 0);
-    if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES_CODES;
-    if (s->tier.kind == KV_DISK) uses |= USES_TIER;
-    if (s->tier.kind == KV_HOST) uses |= USES_HOST;
-    for (int i = 0; attn_params(s->method)[i].key; i++) {
-        const attn_param *p = &attn_params(s->method)[i];
-        if (strcmp(p->key, "demote") == 0 && s->value[i] > 0) uses |= USES_CODES;
-        if (strcmp(p->key, "recall") == 0 && s->value[i] > 0) uses |= USES_SELECT | USES_TOKEN;
-        if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
-        if (strcmp(p->key, "tail") == 0 && s->value[i] > 0) uses |= USES_TAIL;
-        if (strcmp(p->key, "certify") == 0 && s->value[i] > 0) uses |= USES_CERTIFY;
-    }
+    if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES(codes);
+    if (s->tier.kind == KV_DISK) uses |= USES(tier);
+    if (s->tier.kind == KV_HOST) uses |= USES(host);
+    for (size_t i = 0; i < sizeof by_key / sizeof *by_key; i++)
+        if (attn_value(s, by_key[i].key, 0) > 0) uses |= by_key[i].uses;
     return uses;
 }
 
@@ -304,32 +306,15 @@ static status ranks_check(const attn_spec *s, const backend *be, err *e)
 
 status attn_backend_check(const attn_spec *s, const backend *be, err *e)
 {
-    const backend_ops *o = be->ops;
+#define FAMILY_ROW(name, o, t) {#name, be->ops->name},
     const struct {
         const char *name;
         const void *ops;
-        unsigned use;
-    } all[] = {{"codes", o->codes, USES_CODES},
-               {"evict", o->evict, USES_EVICT},
-               {"select", o->select, USES_SELECT},
-               {"quest", o->quest, USES_QUEST},
-               {"fier", o->fier, USES_FIER},
-               {"paris", o->paris, USES_PARIS},
-               {"block", o->block, USES_BLOCK},
-               {"tier", o->tier, USES_TIER},
-               {"host", o->host, USES_HOST},
-               {"kmeans", o->kmeans, USES_KMEANS},
-               {"pq", o->pq, USES_PQ},
-               {"token", o->token, USES_TOKEN},
-               {"lsh", o->lsh, USES_LSH},
-               {"tail", o->tail, USES_TAIL},
-               {"cluster", o->cluster, USES_CLUSTER},
-               {"coded", o->coded, USES_CODED},
-               {"certify", o->certify, USES_CERTIFY}};
+    } all[] = {ATTN_FAMILIES(FAMILY_ROW)};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
-        if ((uses & all[i].use) && !all[i].ops)
+        if ((uses >> i & 1) && !all[i].ops)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", all[i].name);
     if (names[0])
         return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,

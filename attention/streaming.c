@@ -34,9 +34,9 @@ static const attn_param params[] = {
                    "prompt attention: full, or what decoding would see; auto: full while the "
                    "prompt fits the trained context",
                    PREFILL_AUTO, 0, 2},
-    [P_DEMOTE] = DEMOTE_PARAM,
-    [P_DEMOTE_G] = DEMOTE_G_PARAM,
-    [P_RECALL] = RECALL_PARAM,
+    [P_DEMOTE] = {DEMOTE_PARAM},
+    [P_DEMOTE_G] = {DEMOTE_G_PARAM},
+    [P_RECALL] = {RECALL_PARAM},
     {.key = NULL},
 };
 

@@ -9,16 +9,11 @@
 
 /* Parameter of methods whose slots are positions: 0, or the tokens of a sample. */
 #define RETRIEVE_TAIL_PARAM                                                                                            \
-    {                                                                                                                  \
-        "tail", attn_or_sample,                                                                                        \
-            "measure missed attention: sample N of the tokens that a step does not attend (not in layers with a "      \
-            "sliding window)",                                                                                         \
-            0, 0, TAIL_SAMPLE_MAX                                                                                      \
-    }
-#define TAIL_SEED_PARAM                                                                                                \
-    {                                                                                                                  \
-        "tail_seed", NULL, "tail=sample: of what is drawn", 42, 0, (int64_t)1 << 40                                    \
-    }
+    "tail", attn_or_sample,                                                                                            \
+        "measure missed attention: sample N of the tokens that a step does not attend (not in layers with a sliding "  \
+        "window)",                                                                                                     \
+        0, 0, TAIL_SAMPLE_MAX
+#define TAIL_SEED_PARAM "tail_seed", NULL, "tail=sample: of what is drawn", 42, 0, (int64_t)1 << 40
 
 typedef struct {
     buf idx, range, left, bias, scores, missed; /* of the layer at work: ops_tail.h */

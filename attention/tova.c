@@ -9,11 +9,11 @@
 enum { P_GQA, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
-    [P_GQA] = EVICT_GQA_PARAM(GQA_LAYER_MEAN),
-    [P_PREFILL] = EVICT_PREFILL_PARAM,
-    [P_DEMOTE] = DEMOTE_PARAM,
-    [P_DEMOTE_G] = DEMOTE_G_PARAM,
-    [P_RECALL] = RECALL_PARAM,
+    [P_GQA] = {EVICT_GQA_PARAM(GQA_LAYER_MEAN)},
+    [P_PREFILL] = {EVICT_PREFILL_PARAM},
+    [P_DEMOTE] = {DEMOTE_PARAM},
+    [P_DEMOTE_G] = {DEMOTE_G_PARAM},
+    [P_RECALL] = {RECALL_PARAM},
     {.key = NULL},
 };
 

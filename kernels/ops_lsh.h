@@ -68,11 +68,8 @@ typedef struct {
 } lsh_job;
 
 #define LSH_OPS(OP, own, plain)                                                                                        \
-    /* code u16 [tables][cap]: column t that of token t of the range, of kv head `head`; and its norm. */              \
-    OP(own, void, hash, (backend *, buf code, const lsh_index *x, const kv_rows *rows, size_t head, slot_range range)) \
-    /* The tables of a kv head hold the tokens of `range`: those before `fresh`, which they hold already, and the rest \
-     * by their codes. Tokens outside of it are dropped. code: as hash leaves it; the rest of it is written over. */   \
-    OP(own, void, fill, (backend *, const lsh_index *x, size_t head, buf code, slot_range range, int64_t fresh))       \
+    /* Makes tables and norms of the tokens of `range`. code u16 [tables][cap]: work space. */                         \
+    OP(own, void, build, (backend *, const lsh_index *x, const kv_rows *rows, slot_range range, buf code))             \
     OP(own, void, collide, (backend *, const lsh_job *j))
 
 struct lsh_ops {

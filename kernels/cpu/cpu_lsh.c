@@ -40,21 +40,18 @@ static void hash_block(const cpu_kernels *k, uint16_t *code, const lsh_index *x,
     }
 }
 
-void cpu_lsh_hash(backend *be, buf code, const lsh_index *x, const kv_rows *rows, size_t head, slot_range range)
+void cpu_lsh_build(backend *be, const lsh_index *x, const kv_rows *rows, slot_range range, buf code)
 {
     const cpu_kernels *k = cpu_of(be)->k;
+    uint16_t *codes = (uint16_t *)(void *)code.p;
     size_t n = (size_t)range.n;
+    for (size_t h = 0; h < x->n_kv_heads; h++) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, n * x->tables * x->bits * x->head_dim * 2))
-    for (size_t i = 0; i < n; i += TOKENS)
-        hash_block(k, (uint16_t *)(void *)code.p, x, rows, head, range.first + (int64_t)i,
-                   n - i < TOKENS ? n - i : TOKENS);
-}
-
-void cpu_lsh_fill(backend *be, const lsh_index *x, size_t head, buf code, slot_range range, int64_t fresh)
-{
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, x->tables *(size_t)range.n * 8))
-    for (size_t l = 0; l < x->tables; l++)
-        ref_lsh_fill_table(x, head, l, (uint16_t *)(void *)code.p + l * x->cap, range, fresh);
+        for (size_t i = 0; i < n; i += TOKENS)
+            hash_block(k, codes, x, rows, h, range.first + (int64_t)i, n - i < TOKENS ? n - i : TOKENS);
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, x->tables *n * 8))
+        for (size_t l = 0; l < x->tables; l++) ref_lsh_fill_table(x, h, l, codes + l * x->cap, range);
+    }
 }
 
 /* The first of the entries [lo, hi) that is a token from t on. */

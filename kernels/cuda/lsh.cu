@@ -134,17 +134,18 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
     }
 }
 
-void cuda_lsh_hash(backend *be, buf code, const lsh_index *index, const kv_rows *rows, size_t head, slot_range range)
+static void hash(backend *be, buf code, const lsh_index *index, const kv_rows *rows, size_t head, slot_range range)
 {
     int width = ((int)index->head_dim + PARTS - 1) / PARTS * PARTS;
     size_t shared = (size_t)width * (TOKENS + HASH_WARPS * PLANES) * sizeof(float);
-    if (range.n <= 0 || !cuda_begin(be, "lsh.hash")) return;
+    if (range.n <= 0 || !cuda_begin(be, "lsh.build")) return;
     by_rows(rows->type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc = launch(hash_k<T>, dim3(cuda_blocks((size_t)range.n, TOKENS), HASH_PARTS),
                                 dim3(32 * HASH_WARPS), shared, cuda_stream(be), args_of(index), rows_of(rows, false),
                                 (int)head, ptr<unsigned short>(code), range, width);
-        cuda_check(be, rc, "lsh.hash [%zu, %zu], %lld tokens", index->tables, index->head_dim, (long long)range.n);
+        cuda_check(be, rc, "lsh.build: hashes [%zu, %zu], %lld tokens", index->tables, index->head_dim,
+                   (long long)range.n);
     });
 }
 
@@ -187,21 +188,19 @@ static __device__ int64_t places_of(int (*counts)[BUCKETS], int32_t *start, int 
 
 /* A block has a table. Each warp counts its slice of the tokens, then puts them behind those of the slices before. */
 static __global__ void __launch_bounds__(32 * SORT_WARPS)
-    fill_k(lsh_args x, int head, unsigned short *codes, slot_range range, int64_t fresh)
+    fill_k(lsh_args x, int head, const unsigned short *codes, slot_range range)
 {
     SHARED(int, counts, [SORT_WARPS][BUCKETS]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, buckets = x.borders - 1;
     size_t table = (size_t)head * x.tables + blockIdx.x;
     int32_t *start = x.start + table * x.borders, *entry = x.entry + table * x.cap;
-    unsigned short *code = codes + blockIdx.x * x.cap;
+    const unsigned short *code = codes + blockIdx.x * x.cap;
     int64_t slice = (range.n + SORT_WARPS * 32 - 1) / (SORT_WARPS * 32) * 32, end = range.first + range.n, at = 0;
     int64_t from = range.first + warp * slice, to = min(from + slice, end);
-    for (int b = threadIdx.x; fresh > range.first && b < buckets; b += 32 * SORT_WARPS)
-        for (int32_t i = start[b]; i < start[b + 1]; i++) code[entry[i]] = (unsigned short)b;
     for (int low = 0; low < buckets; low += BUCKETS) {
         int n = min((int)BUCKETS, buckets - low);
         for (int b = lane; b < n; b += 32) counts[warp][b] = 0;
-        __syncthreads(); /* the codes are there, too */
+        __syncthreads();
         for (int64_t t = from + lane; t < to; t += 32)
             if (code[t] >= low && code[t] < low + n) atomicAdd(&counts[warp][code[t] - low], 1);
         __syncthreads();
@@ -220,12 +219,15 @@ static __global__ void __launch_bounds__(32 * SORT_WARPS)
     if (threadIdx.x == 0) start[buckets] = (int32_t)at;
 }
 
-void cuda_lsh_fill(backend *be, const lsh_index *index, size_t head, buf code, slot_range range, int64_t fresh)
+void cuda_lsh_build(backend *be, const lsh_index *index, const kv_rows *rows, slot_range range, buf code)
 {
-    if (!cuda_begin(be, "lsh.fill")) return;
-    cudaError_t rc = launch(fill_k, dim3((unsigned)index->tables), dim3(32 * SORT_WARPS), 0, cuda_stream(be),
-                            args_of(index), (int)head, ptr<unsigned short>(code), range, fresh);
-    cuda_check(be, rc, "lsh.fill [%zu, %zu], %lld tokens", index->tables, index->bits, (long long)range.n);
+    for (size_t h = 0; h < index->n_kv_heads; h++) {
+        hash(be, code, index, rows, h, range);
+        if (!cuda_begin(be, "lsh.build")) return;
+        cudaError_t rc = launch(fill_k, dim3((unsigned)index->tables), dim3(32 * SORT_WARPS), 0, cuda_stream(be),
+                                args_of(index), (int)h, (const unsigned short *)ptr<unsigned short>(code), range);
+        cuda_check(be, rc, "lsh.build: tables [%zu, %zu], %lld tokens", index->tables, index->bits, (long long)range.n);
+    }
 }
 
 /* ---- samples ---- */

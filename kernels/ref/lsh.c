@@ -18,23 +18,22 @@ static void codes_of(uint16_t *code, size_t stride, const lsh_index *x, const fl
     }
 }
 
-void ref_lsh_hash(backend *be, buf code, const lsh_index *x, const kv_rows *rows, size_t head, slot_range range)
+/* Codes and norms of the tokens of a kv head. */
+static void hash(uint16_t *code, const lsh_index *x, const kv_rows *rows, size_t head, slot_range range)
 {
     float k[256];
     for (int64_t t = range.first; t < range.first + range.n; t++) {
         ref_k_row(k, rows, head, t);
         for (size_t c = 0; c < x->head_dim; c++) k[c] -= f32_at(x->mean, head * x->head_dim)[c];
         f32_at(x->norm, head * x->cap)[t] = sqrtf(ref_dot16(k, k, x->head_dim));
-        codes_of((uint16_t *)(void *)code.p + t, x->cap, x, k);
+        codes_of(code + t, x->cap, x, k);
     }
 }
 
-void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, uint16_t *code, slot_range range, int64_t fresh)
+void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, const uint16_t *code, slot_range range)
 {
     size_t at = head * x->tables + l, n = lsh_buckets(x);
     int32_t *start = i32_at(x->start, at * n), *entry = i32_at(x->entry, at * x->cap);
-    for (size_t b = 0; fresh > range.first && b + 1 < n; b++)
-        for (int32_t i = start[b]; i < start[b + 1]; i++) code[entry[i]] = (uint16_t)b;
     memset(start, 0, n * sizeof *start);
     for (int64_t t = range.first; t < range.first + range.n; t++) start[code[t] + 1]++;
     for (size_t b = 1; b < n; b++) start[b] += start[b - 1];
@@ -43,10 +42,13 @@ void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, uint16_t *cod
     start[0] = 0;
 }
 
-void ref_lsh_fill(backend *be, const lsh_index *x, size_t head, buf code, slot_range range, int64_t fresh)
+void ref_lsh_build(backend *be, const lsh_index *x, const kv_rows *rows, slot_range range, buf code)
 {
-    for (size_t l = 0; l < x->tables; l++)
-        ref_lsh_fill_table(x, head, l, (uint16_t *)(void *)code.p + l * x->cap, range, fresh);
+    uint16_t *codes = (uint16_t *)(void *)code.p;
+    for (size_t h = 0; h < x->n_kv_heads; h++) {
+        hash(codes, x, rows, h, range);
+        for (size_t l = 0; l < x->tables; l++) ref_lsh_fill_table(x, h, l, codes + l * x->cap, range);
+    }
 }
 
 static size_t bucket_of(const lsh_index *x, const float *dots, size_t l)

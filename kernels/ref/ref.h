@@ -15,7 +15,8 @@ OP_FAMILIES(REF_DECLARE)
 TIER_OPS(OP_DECLARE, ref_tier_, ref_tier_)
 CERTIFY_OPS(OP_DECLARE, ref_certify_, ref_certify_)
 /* One table; what is read of the samples. */
-void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, uint16_t *code, slot_range range, int64_t fresh);
+/* code [cap]: those of a table. */
+void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, const uint16_t *code, slot_range range);
 void ref_lsh_count(const lsh_job *j);
 extern const tier_ops ref_tier;
 extern const host_ops ref_host;

@@ -197,8 +197,8 @@ static void run_blocks(room *o, int64_t from, int64_t to)
     op->list(o->be, &far);
 }
 
-/* Tables of hashes hold the tokens up to `to`, of which those before `from` were there; samples of the last ones. */
-static void run_tables(room *o, int64_t from, int64_t to)
+/* Tables of hashes of the tokens up to `to`; samples of the last ones. */
+static void run_tables(room *o, int64_t to)
 {
     const lsh_ops *op = o->be->ops->lsh;
     const kv_rows keys = {.k = o->b[0][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP};
@@ -222,10 +222,7 @@ static void run_tables(room *o, int64_t from, int64_t to)
                        .list = o->rest[SAMPLES],
                        .hits = o->rest[HITS],
                        .read = o->rest[READ]};
-    for (size_t h = 0; h < KV; h++) {
-        op->hash(o->be, o->rest[CODE], &x, &keys, h, (slot_range){from, to - from});
-        op->fill(o->be, &x, h, o->rest[CODE], (slot_range){0, to}, from);
-    }
+    op->build(o->be, &x, &keys, (slot_range){0, to}, o->rest[CODE]);
     op->collide(o->be, &j);
 }
 
@@ -446,7 +443,7 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
     be->ops->count_lists(be, o->rest[TOTAL], o->b[1][RANGE], KV, 1, chose);
     run_blocks(o, from[0], to[0]);
     run_kept(o, from[0], to[0]);
-    run_tables(o, from[0], to[0]);
+    run_tables(o, to[0]);
     run_words(o, from, to, at_once);
     run_tokens(o, to[0]);
     run_demotion(o, from[0], to[0]);
