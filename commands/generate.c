@@ -127,7 +127,7 @@ status reply_run(reply *r, const token_list *ids, err *e)
     t.write = reply_write;
     if (st == ST_OK && ids->n == 0) st = text_out_begin(&t, r->q.ids.ids, r->q.ids.n, false, e);
     if (st == ST_OK) st = decode_loop(r, &t, e);
-    status end = text_out_end(&t, st == ST_OK ? e : NULL);
+    status end = text_out_end(&t, st != ST_OK, st == ST_OK ? e : NULL);
     text_out_close(&t);
     return st != ST_OK ? st : end;
 }

@@ -44,11 +44,11 @@ status text_out_token(text_out *t, int32_t id, err *e)
     return text_out_add(t, text, n, e);
 }
 
-status text_out_end(text_out *t, err *e)
+status text_out_end(text_out *t, bool cut, err *e)
 {
     const char *text;
     size_t n;
-    if (t->stream && !t->stopped) {
+    if (t->stream && !t->stopped && !cut) {
         TRY(token_stream_end(t->stream, &text, &n, e));
         TRY(text_out_add(t, text, n, e));
     }

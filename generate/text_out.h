@@ -23,7 +23,8 @@ status text_out_begin(text_out *t, const int32_t *ids, size_t n, bool echo, err 
 /* Writes the text of a token, except what may be the beginning of a stop string. */
 status text_out_token(text_out *t, int32_t id, err *e);
 status text_out_add(text_out *t, const char *text, size_t n, err *e);
-/* Writes what was held back, unless the text was stopped. */
-status text_out_end(text_out *t, err *e);
+/* Writes what was held back, unless the text was stopped. cut: the text ended early, so that the bytes of an incomplete
+ * character are left out. */
+status text_out_end(text_out *t, bool cut, err *e);
 
 #endif

@@ -303,14 +303,6 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
     return ST_OK;
 }
 
-static status check_fits(const session *s, int64_t n, err *e)
-{
-    int64_t length = session_length(s);
-    if (length + n <= s->limit) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens after %lld does not fit the context of %lld (see --ctx)",
-                   (long long)n, (long long)length, (long long)s->limit);
-}
-
 /* Checks that n tokens of prompts of `whole` tokens can be stored. A store with codes has exact rows for the longest
  * prompt. */
 static status check_prompt(session *const *s, size_t n_sessions, int64_t n, int64_t whole, err *e)
@@ -319,7 +311,11 @@ static status check_prompt(session *const *s, size_t n_sessions, int64_t n, int6
         return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, s[0]->d->max_rows);
     for (size_t i = 0; i < n_sessions; i++) {
         bool waits = attn_seq_spec(s[i]->attn)->kv.kind != KV_EXACT && s[i]->longest_prompt > 0;
-        TRY(check_fits(s[i], n, e));
+        int64_t length = session_length(s[i]);
+        if (n > s[i]->limit - length)
+            return err_set(e, ST_UNSUPPORTED,
+                           "prompt of %lld tokens after %lld does not fit the context of %lld (see --ctx)",
+                           (long long)n, (long long)length, (long long)s[i]->limit);
         if (waits && whole > s[i]->longest_prompt)
             return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld",
                            (long long)whole, (long long)s[i]->longest_prompt);
@@ -490,7 +486,9 @@ static status check_verify(const session *s, size_t n, err *e)
     TRY(recurrent_draft_check(d->m, e));
     if (n > d->opt.verify)
         return err_set(e, ST_USAGE, "%zu rows of a session in one step, at most %zu", n, d->opt.verify);
-    return check_fits(s, (int64_t)n, e);
+    if (session_length(s) + (int64_t)n <= s->limit) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "%zu rows after %lld tokens do not fit the context of %lld (see --ctx)", n,
+                   (long long)session_length(s), (long long)s->limit);
 }
 
 /* After a step that failed: back to the first n tokens, with nothing queued. The backend keeps the fault. */

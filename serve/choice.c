@@ -208,7 +208,7 @@ static status finish(choice *c, const char *why, err *e)
 {
     c->finish = why;
     c->state = CHOICE_DONE;
-    return text_out_end(&c->out, e);
+    return text_out_end(&c->out, false, e);
 }
 
 /* Accepts a token that was chosen: adds its text, and ends the choice if it is the last. */

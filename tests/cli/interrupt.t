@@ -27,6 +27,7 @@ until_true() {
 }
 larger() { [ "$(wc -c <"$tmp/out")" -gt "$1" ]; }
 ended() { ! kill -0 "$pid"; }
+sleeps() { grep -q '^Name:.run$' "/proc/$pid/status" && grep -q '^State:.S' "/proc/$pid/status"; }
 replies() { [ "$(grep -c '^prompt .* tokens/s' "$tmp/err")" -eq "$1" ]; }
 # finished STATUS NAME: the program ends, with this status.
 finished() {
@@ -73,9 +74,19 @@ until_true larger 1
 kill -INT "$pid"
 finished 0 "SIGINT ignored from the start"
 
-# ---- chat ----
+# ---- a pipe ----
 mkfifo "$tmp/fifo"
 mv "$tmp/fifo" "$tmp/in"
+start generate -m "$m"
+exec 3>"$tmp/in"
+printf 'half a prompt' >&3
+check "generate waits for the rest of its prompt" until_true sleeps
+kill -INT "$pid"
+finished 130 "Ctrl-C while the prompt is read"
+exec 3>&-
+check "no text and no message" test ! -s "$tmp/out" -a ! -s "$tmp/err"
+
+# ---- chat ----
 start chat -m "$m"
 exec 3>"$tmp/in"
 echo "Hello there." >&3

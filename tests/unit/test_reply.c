@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Replies: stop strings, and what is in the cache when a reply ends, which chat builds upon. Ctrl-C:
- * tests/cli/interrupt.t. */
+ * also tests/cli/interrupt.t. */
 #include "config.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +55,7 @@ static char *print_pieces(const char *const *stop, int n_stop, const char *piece
         text_out_add(&t, p, bar ? (size_t)(bar - p) : strlen(p), &e);
         p = bar ? bar + 1 : NULL;
     }
-    text_out_end(&t, &e);
+    text_out_end(&t, false, &e);
     *stopped = t.stopped;
     text_out_close(&t);
     return give_stdout();
@@ -151,10 +153,111 @@ static void check_ends(void)
     token_list_free(&ids);
 }
 
+/* An error in the middle of a character: it is not written. */
+static void check_cut(void)
+{
+    engine g;
+    err e = {0};
+    token_list ids = {0};
+    cli c = options("full");
+    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
+    is_ok(tokenizer_encode(g.tok, "a \xf0\x9f\xa6\x91", 6, 0, &ids, &e), &e, "a character of several tokens");
+    for (int cut = 0; cut < 2; cut++) {
+        text_out t;
+        is_ok(text_out_open(&t, g.tok, NULL, 0, &e), &e, "a text");
+        t.write = reply_write;
+        take_stdout();
+        for (size_t i = 0; i + 1 < ids.n; i++) text_out_token(&t, ids.ids[i], &e);
+        text_out_end(&t, cut, &e);
+        char *text = give_stdout();
+        is_str(text, cut ? "a " : "a \xef\xbf\xbd", "%s", cut ? "left out after an error" : "else replaced");
+        mem_free(text);
+        text_out_close(&t);
+    }
+    token_list_free(&ids);
+    engine_close(&g);
+}
+
+/* Reads a reply that is being printed, and presses Ctrl-C after its first words. */
+typedef struct {
+    int fd;
+    char text[1 << 18];
+    size_t n;
+} reader;
+
+static void *read_words(void *ctx)
+{
+    reader *x = ctx;
+    bool pressed = false;
+    for (ssize_t k; (k = read(x->fd, x->text + x->n, sizeof x->text - 1 - x->n)) > 0;) {
+        x->n += (size_t)k;
+        if (x->n < 20 || pressed) continue;
+        pressed = true;
+        kill(getpid(), SIGINT);
+    }
+    return NULL;
+}
+
+/* Runs a reply until Ctrl-C. */
+static status interrupted_reply(reply *r, const token_list *ids, reader *x, err *e)
+{
+    int ends[2];
+    pthread_t thread;
+    fflush(stdout);
+    if (pipe(ends) != 0) return err_set(e, ST_IO, "no pipe");
+    tap_out = dup(STDOUT_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[1]);
+    *x = (reader){.fd = ends[0]};
+    pthread_create(&thread, NULL, read_words, x);
+    status st = reply_run(r, ids, e);
+    fflush(stdout);
+    dup2(tap_out, STDOUT_FILENO); /* the pipe's last writing end goes */
+    close(tap_out);
+    pthread_join(thread, NULL);
+    close(ends[0]);
+    return st;
+}
+
+/* After Ctrl-C the printed tokens are those of the reply, of which the cache has all but the last. */
+static void check_interrupt(const char *draft)
+{
+    engine g;
+    reply r;
+    static reader x;
+    err e = {0};
+    token_list ids = prompt();
+    cli c = options("full");
+    char *want;
+    size_t n;
+    c.engine.draft = draft;
+    c.n_new = 100000;
+    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
+    if (is_ok(reply_create(&r, &c, &g, c.n_new, &e), &e, "reply")) {
+        signal(SIGINT, SIG_DFL);
+        cli_catch_interrupt();
+        is_ok(interrupted_reply(&r, &ids, &x, &e), &e, "%s: a reply that Ctrl-C ends", draft ? draft : "single steps");
+        ok(cli_interrupted() && r.said.n > 0 && r.said.n < 100000, "after some tokens");
+        is_ok(tokenizer_decode(g.tok, r.said.ids, r.said.n, false, &want, &n, &e), &e, "text of the reply");
+        is_str(x.text, want, "the printed text");
+        ok(r.q.ids.n == ids.n + r.said.n && memcmp(r.q.ids.ids + ids.n, r.said.ids, r.said.n * sizeof *r.said.ids) == 0,
+           "the sequence has the printed tokens");
+        check_held(&r, "after Ctrl-C");
+        cli_clear_interrupt();
+        mem_free(want);
+        reply_free(&r);
+    }
+    engine_close(&g);
+    token_list_free(&ids);
+}
+
 int main(void)
 {
     out_hush();
     check_stops();
     check_ends();
+    check_cut();
+    check_interrupt(NULL);
+    check_interrupt("ngram");
     return tap_done();
 }

@@ -194,7 +194,8 @@ static void check_refusals(const char *device)
         is_err(session_verify(s, ids, 5, &e), &e, ST_USAGE, "at most 4", "more rows than there is room for");
         e = (err){0};
         is_ok(session_verify(s, ids, 4, &e), &e, "rows at the start");
-        is_err(session_verify(s, ids, 3, &e), &e, ST_UNSUPPORTED, "context of 6", "beyond the context");
+        is_err(session_verify(s, ids, 3, &e), &e, ST_UNSUPPORTED, "3 rows after 4 tokens do not fit the context of 6",
+               "beyond the context");
         session_free(s);
     }
     parts_close(&p);
