@@ -3,9 +3,6 @@
 
 #include "eval/provenance.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -45,26 +42,19 @@ static bool ends_with(const char *s, const char *end)
     return n >= k && strcmp(s + n - k, end) == 0;
 }
 
-static int is_part(const struct dirent *d)
+static bool is_part(const char *s)
 {
-    const char *s = d->d_name;
     return s[0] != '.' && (ends_with(s, ".json") || ends_with(s, ".safetensors") || ends_with(s, ".model") ||
                            strcmp(s, "merges.txt") == 0);
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
+static status add_file(void *ctx, const char *path, err *e)
 {
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static status add_file(sha256 *h, const char *dir, const char *name, err *e)
-{
+    sha256 *h = ctx;
     file_map m;
-    char size[32], *path = path_join(dir, name);
-    if (!path) return err_set(e, ST_NOMEM, "out of memory");
-    status st = file_map_open(&m, path, e);
-    mem_free(path);
-    if (st != ST_OK) return st;
+    char size[32];
+    const char *name = strrchr(path, '/') + 1;
+    TRY(file_map_open(&m, path, e));
     int n = snprintf(size, sizeof size, " %zu\n", m.size);
     sha256_add(h, name, strlen(name));
     sha256_add(h, size, (size_t)n);
@@ -75,17 +65,10 @@ static status add_file(sha256 *h, const char *dir, const char *name, err *e)
 
 status model_sha256(const char *dir, char out[SHA256_HEX], err *e)
 {
-    struct dirent **file;
     sha256 h;
-    int n = scandir(dir, &file, is_part, by_name);
-    if (n < 0) return err_set(e, ST_IO, "%s: %s", path_tail(dir), strerror(errno));
+    size_t n;
     sha256_init(&h);
-    status st = ST_OK;
-    for (int i = 0; i < n; i++) {
-        if (st == ST_OK) st = add_file(&h, dir, file[i]->d_name, e);
-        free(file[i]);
-    }
-    free(file);
+    status st = file_each(dir, is_part, add_file, &h, path_tail(dir), &n, e);
     sha256_hex(&h, out);
     return st;
 }

@@ -17,6 +17,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/draft.h"
+#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
 #define FOOTER_MAGIC    "kvasir prefix\n"
@@ -83,19 +84,6 @@ static void say(const prefix_disk *d, const char *name, const char *what)
 
 /* ---- footers ---- */
 
-/* Up to n bytes at `at`; how many there were. */
-static size_t read_at(int fd, uint64_t at, void *to, size_t n)
-{
-    size_t done = 0;
-    while (done < n) {
-        ssize_t k = pread(fd, (char *)to + done, n - done, (off_t)(at + done));
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) break;
-        done += (size_t)k;
-    }
-    return done;
-}
-
 void prefix_footer_seal(char out[72], const prefix_footer *f)
 {
     prefix_footer zero = *f;
@@ -113,7 +101,7 @@ status prefix_footer_read(prefix_footer *f, int fd, err *e)
     struct stat s;
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return err_set(e, ST_FORMAT, "not a regular file");
     uint64_t size = (uint64_t)s.st_size;
-    if (size < sizeof *f || read_at(fd, size - sizeof *f, f, sizeof *f) != sizeof *f ||
+    if (size < sizeof *f || file_read_at(fd, size - sizeof *f, f, sizeof *f, "footer", NULL) != ST_OK ||
         memcmp(f->magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
         return err_set(e, ST_FORMAT, "damaged: no footer at its end");
     if (f->version != PREFIX_DISK_VERSION || f->order != BYTE_ORDER_MARK)
@@ -175,8 +163,8 @@ void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why
 static status copy(file_draft *d, int fd, const prefix_extent *x, unsigned char *piece, err *e)
 {
     for (off_t at = x->at; at < x->end;) {
-        size_t n = read_at(fd, (uint64_t)at, piece, x->end - at < PIECE ? (size_t)(x->end - at) : PIECE);
-        if (n == 0) return err_set(e, ST_IO, "the file in memory is cut");
+        size_t n = x->end - at < PIECE ? (size_t)(x->end - at) : PIECE;
+        TRY(file_read_at(fd, (uint64_t)at, piece, n, "the file in memory", e));
         TRY(file_draft_write(d, (uint64_t)at, piece, n, e));
         at += (off_t)n;
     }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "eval/pg19/pg19.h"
@@ -148,36 +146,25 @@ static status read_lines(reader *r, const char *path, err *e)
     return err_set(e, ST_FORMAT, "%s: no lines with a book", path_tail(path));
 }
 
-static status read_file(reader *r, const char *path, err *e)
+static status read_file(void *ctx, const char *path, err *e)
 {
+    reader *r = ctx;
     if (r->out->n >= r->limit) return ST_OK;
     return ends_with(path, ".jsonl") ? read_lines(r, path, e) : read_text(r, path, e);
 }
 
-static int is_book(const struct dirent *d)
+static bool is_book(const char *name)
 {
-    return d->d_name[0] != '.' && (ends_with(d->d_name, ".txt") || ends_with(d->d_name, ".jsonl"));
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
+    return name[0] != '.' && (ends_with(name, ".txt") || ends_with(name, ".jsonl"));
 }
 
 static status read_folder(reader *r, const char *dir, err *e)
 {
-    struct dirent **file;
-    int n = scandir(dir, &file, is_book, by_name);
-    if (n < 0) return err_set(e, ST_IO, "--data %s: %s", path_tail(dir), strerror(errno));
-    status st = ST_OK;
-    for (int i = 0; i < n; i++) {
-        char *path = st == ST_OK ? path_join(dir, file[i]->d_name) : NULL;
-        if (st == ST_OK) st = path ? read_file(r, path, e) : err_set(e, ST_NOMEM, "out of memory");
-        mem_free(path);
-        free(file[i]);
-    }
-    free(file);
-    if (n > 0 || st != ST_OK) return st;
+    char where[128];
+    size_t n;
+    snprintf(where, sizeof where, "--data %s", path_tail(dir));
+    TRY(file_each(dir, is_book, read_file, r, where, &n, e));
+    if (n > 0) return ST_OK;
     return err_set(e, ST_IO, "--data %s: no .txt or .jsonl file (packed ones are not read)", path_tail(dir));
 }
 

@@ -3,9 +3,7 @@
 
 #include "eval/reason/reason.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -162,8 +160,9 @@ status reason_data_add(reason_data *out, const char *name, const char *text, siz
     return out->problems->n + out->shots.n > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no problems", path_tail(name));
 }
 
-static status read_file(reason_data *out, const char *path, err *e)
+static status read_file(void *ctx, const char *path, err *e)
 {
+    reason_data *out = ctx;
     char *text;
     size_t n;
     TRY(samples_file(&text, &n, path, out->problems->files, e));
@@ -174,32 +173,18 @@ static status read_file(reason_data *out, const char *path, err *e)
 
 /* ---- folders of MMLU ---- */
 
-static int is_table(const struct dirent *d)
+static bool is_table(const char *name)
 {
-    size_t n = strlen(d->d_name);
-    return (n > 8 && strcmp(d->d_name + n - 8, "_dev.csv") == 0) ||
-           (n > 9 && strcmp(d->d_name + n - 9, "_test.csv") == 0);
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
+    size_t n = strlen(name);
+    return (n > 8 && strcmp(name + n - 8, "_dev.csv") == 0) || (n > 9 && strcmp(name + n - 9, "_test.csv") == 0);
 }
 
 static status read_folder(reason_data *out, const char *dir, err *e)
 {
-    struct dirent **entry;
-    status st = ST_OK;
-    int n = scandir(dir, &entry, is_table, by_name);
-    if (n < 0) return err_set(e, ST_IO, "--data %s: %s", path_tail(dir), strerror(errno));
-    for (int i = 0; i < n; i++) {
-        char *path = st == ST_OK ? path_join(dir, entry[i]->d_name) : NULL;
-        if (st == ST_OK) st = path ? read_file(out, path, e) : err_set(e, ST_NOMEM, "out of memory");
-        mem_free(path);
-        free(entry[i]);
-    }
-    free(entry);
-    return st;
+    char where[128];
+    size_t n;
+    snprintf(where, sizeof where, "--data %s", path_tail(dir));
+    return file_each(dir, is_table, read_file, out, where, &n, e);
 }
 
 static status read_folders(reason_data *out, const char *dir, err *e)

@@ -3,8 +3,10 @@
 
 #include "kernels/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -96,6 +98,47 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
     }
     status st = file_read_stream(out, size, f, path, max, e);
     fclose(f);
+    return st;
+}
+
+status file_read_at(int fd, uint64_t at, void *to, size_t n, const char *name, err *e)
+{
+    for (size_t done = 0; done < n;) {
+        errno = 0;
+        ssize_t k = pread(fd, (char *)to + done, n - done, (off_t)(at + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0)
+            return err_set(e, ST_IO, "%s: reading at byte %llu: %s", name, (unsigned long long)(at + done),
+                           errno ? strerror(errno) : "the file ends there");
+        done += (size_t)k;
+    }
+    return ST_OK;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+status file_each(const char *dir, bool (*wanted)(const char *name),
+                 status (*visit)(void *ctx, const char *path, err *e), void *ctx, const char *name, size_t *n, err *e)
+{
+    struct dirent **file;
+    int all = scandir(dir, &file, NULL, by_name);
+    status st = ST_OK;
+    *n = 0;
+    if (all < 0) return err_set(e, ST_IO, "%s: %s", name, strerror(errno));
+    for (int i = 0; i < all; i++) {
+        char *path = NULL;
+        if (st == ST_OK && wanted(file[i]->d_name)) {
+            path = path_join(dir, file[i]->d_name);
+            st = path ? visit(ctx, path, e) : err_set(e, ST_NOMEM, "out of memory");
+            ++*n;
+        }
+        mem_free(path);
+        free(file[i]);
+    }
+    free(file);
     return st;
 }
 

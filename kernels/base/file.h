@@ -26,6 +26,14 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
 /* The same for an open stream such as stdin; name is used in messages. */
 status file_read_stream(char **out, size_t *size, FILE *f, const char *name, size_t max, err *e);
 
+/* Reads n bytes at an offset of an open file. ST_IO, also where the file ends before them. */
+status file_read_at(int fd, uint64_t at, void *to, size_t n, const char *name, err *e);
+
+/* Calls visit with the path of each file of a folder whose name is wanted, in the order of their names; stops at an
+ * error. *n: their number. name: of the folder in messages. */
+status file_each(const char *dir, bool (*wanted)(const char *name),
+                 status (*visit)(void *ctx, const char *path, err *e), void *ctx, const char *name, size_t *n, err *e);
+
 /* Refuses data, the start of a file, if it is a Git LFS pointer: a clone without Git LFS has one in place of each large
  * file. Errors: ST_FORMAT. Source: git-lfs, docs/spec.md. */
 status file_check_pointer(const void *data, size_t n, const char *name, err *e);
