@@ -7,7 +7,7 @@
 
 #include "api/impl.h"
 #include "kernels/base/mem.h"
-#include "model/session_copy.h"
+#include "model/session_file.h"
 #include "model/session_file.h"
 
 /* ---- strategies ---- */
@@ -149,13 +149,14 @@ void kvasir_session_free(kvasir_session *s)
 
 static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
 {
-    session_copy *c = NULL;
+    session_file *c;
+    session_notes none = {0};
     TRY(sequence_settle(&from->q, e));
     TRY(sequence_push(&to->q, from->q.ids.ids, from->q.n_fed, e));
     to->q.n_fed = from->q.n_fed;
-    status st = session_copy_take(&c, from->q.s, e);
-    if (st == ST_OK) st = session_copy_give(to->q.s, c, e);
-    session_copy_free(c);
+    status st = session_keep(&c, from->q.s, &none, e);
+    if (st == ST_OK) st = session_load(to->q.s, c, &none, e);
+    session_file_close(c);
     to->has_logits = from->has_logits;
     memcpy(to->logits, from->logits, from->m->x.vocab * sizeof *to->logits);
     return st;

@@ -24,9 +24,8 @@ status state_bytes(size_t *out, const mem_decl *m, err *e)
 status state_visit(attn_state *s, const mem_decl *m, int layer, buf b, err *e)
 {
     size_t stride = (size_t)m->cap * m->item, used = (size_t)(m->whole ? m->cap : m->used) * m->item;
-    const state_part part = {0, m->regions, stride, used};
     if (m->kind == MEM_INDEX || m->kind == MEM_ROWS)
-        return s->rows(s, m->name, layer, b, m->regions * stride, &part, 1, e);
+        return s->rows(s, m->name, layer, b, m->regions * stride, (state_part){m->regions, stride, used}, e);
     if (stride == used) return s->mem(s, m->name, layer, b, m->regions * used, e);
     for (size_t i = 0; i < m->regions; i++) TRY(s->mem(s, m->name, layer, buf_at(b, i * stride), used, e));
     return ST_OK;

@@ -10,9 +10,9 @@
 
 typedef struct attn_state attn_state;
 
-/* n pieces of `used` bytes each in a buffer, one every `stride` bytes from `at` on. */
+/* n pieces of `used` bytes each in a buffer, one every `stride` bytes. */
 typedef struct {
-    size_t at, n, stride, used;
+    size_t n, stride, used;
 } state_part;
 
 /* layer -1: of the whole sequence. Names have at most 23 bytes. */
@@ -23,9 +23,8 @@ struct attn_state {
     /* In ops memory, whatever is looked up by it or counted with it: loaded as a copy that nobody else can change. */
     status (*mem)(attn_state *s, const char *name, int layer, buf b, size_t bytes, err *e);
     /* In ops memory, values alone (rows, codes, bounds), of which none can do harm: may be mapped. The buffer is
-     * `bytes` long as alloc gave it; the parts are what holds something. */
-    status (*rows)(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                   size_t n_parts, err *e);
+     * `bytes` long as alloc gave it; the part is what holds something. */
+    status (*rows)(attn_state *s, const char *name, int layer, buf b, size_t bytes, state_part part, err *e);
 };
 
 /* ---- declaring buffers ---- */

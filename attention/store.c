@@ -193,7 +193,7 @@ static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
         size_t per = i == 2 && !r.codes.by_token ? r.codes.group : 1, slots = r.codes.cap / per;
         size_t stride = all[i].bytes / r.n_kv_heads;
         size_t used = (size_t)s->coded->n_coded[i % 2] / per * (stride / slots);
-        TRY(v->rows(v, names[i], layer, *all[i].b, all[i].bytes, &(state_part){0, r.n_kv_heads, stride, used}, 1, e));
+        TRY(v->rows(v, names[i], layer, *all[i].b, all[i].bytes, (state_part){r.n_kv_heads, stride, used}, e));
     }
     return ST_OK;
 }
@@ -212,9 +212,9 @@ status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err
         if (r->cap == 0) continue;
         size_t stride = kv_exact_half_bytes(r) / r->n_kv_heads;
         int64_t rows = n_rows < (int64_t)r->cap ? n_rows : (int64_t)r->cap;
-        const state_part part = {0, r->n_kv_heads, stride, stride / r->cap * (size_t)rows};
-        TRY(v->rows(v, "K rows", l, r->k, kv_exact_half_bytes(r), &part, 1, e));
-        TRY(v->rows(v, "V rows", l, r->v, kv_exact_half_bytes(r), &part, 1, e));
+        const state_part part = {r->n_kv_heads, stride, stride / r->cap * (size_t)rows};
+        TRY(v->rows(v, "K rows", l, r->k, kv_exact_half_bytes(r), part, e));
+        TRY(v->rows(v, "V rows", l, r->v, kv_exact_half_bytes(r), part, e));
         if (s->coded) TRY(state_of_codes(s, v, l, e));
     }
     return ST_OK;

@@ -9,11 +9,11 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/sampler.h"
-#include "model/session_copy.h"
+#include "model/session_file.h"
 
 /* A run's session where the next prompt will go on from it. */
 typedef struct {
-    session_copy *copy;
+    session_file *copy;
     size_t prompt, at; /* made by this prompt behind so many tokens of its head; 0: there is none */
 } branch;
 
@@ -133,7 +133,8 @@ static status keep_branch(seat *t, err *e)
     err why = {0};
     if (t->keep == 0 || t->q.n_fed != t->keep) return ST_OK;
     t->branch->at = 0;
-    status st = session_copy_take(&t->branch->copy, t->q.s, &why);
+    session_file_close(t->branch->copy);
+    status st = session_keep(&t->branch->copy, t->q.s, &(session_notes){0}, &why);
     if (st == ST_UNSUPPORTED) return ST_OK;
     if (st != ST_OK) return err_set(e, st, "%s", why.msg);
     t->branch->prompt = t->prompt;
@@ -468,7 +469,7 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
         return ST_OK;
     }
     if (t->keep == f->at) f->prompt = prompt;
-    TRY(session_copy_give(t->q.s, f->copy, e));
+    TRY(session_load(t->q.s, f->copy, &(session_notes){0}, e));
     t->q.n_fed = f->at;
     return ST_OK;
 }
@@ -566,7 +567,7 @@ static void group_close(group *g)
     for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) {
         sequence_close(&g->seats[i].q);
     }
-    for (size_t i = 0; g->branches && i < g->n; i++) session_copy_free(g->branches[i].copy);
+    for (size_t i = 0; g->branches && i < g->n; i++) session_file_close(g->branches[i].copy);
     mem_free(g->seats);
     mem_free(g->branches);
     mem_free(g->batch);

@@ -241,17 +241,9 @@ static void punch_holes(const prefix_entry *x)
 static status fill(prefix_entry *x, const prefix_prompt *of, const session *s, err *e)
 {
     const session_notes notes = {.ids = of->ids, .n_ids = of->n + 1};
-    int fd = memfd_create("prefix", MFD_CLOEXEC);
-    if (fd < 0) return err_set(e, ST_NOMEM, "no file in memory: %s", strerror(errno));
-    status st = session_save_part(s, fd, "prefix", &notes, e);
-    if (st != ST_OK) {
-        close(fd);
-        return st;
-    }
-    TRY(session_file_take(&x->file, fd, "prefix", 0, e));
-    session_file_trust(x->file);
-    x->fd = fd;
-    x->bytes = bytes_of(fd);
+    TRY(session_keep(&x->file, s, &notes, e));
+    x->fd = session_file_fd(x->file);
+    x->bytes = bytes_of(x->fd);
     return find_written(x, e);
 }
 

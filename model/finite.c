@@ -119,8 +119,7 @@ static bool run_finite(const row_scan *s, dtype t, buf b, size_t bytes, bool *in
     return good;
 }
 
-static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                        size_t n_parts, err *e)
+static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_t bytes, state_part part, err *e)
 {
     row_scan *s = (row_scan *)v;
     dtype t = numbers_in(s, name);
@@ -128,9 +127,8 @@ static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_
     bool good = true;
     (void)bytes, (void)e;
     if (t == DT_COUNT || (s->first.layer >= 0 && s->first.layer <= layer)) return ST_OK;
-    for (size_t i = 0; i < n_parts; i++)
-        for (size_t g = 0; g < part[i].n; g++)
-            good &= run_finite(s, t, buf_at(b, part[i].at + g * part[i].stride), part[i].used, &found.infinite);
+    for (size_t g = 0; g < part.n; g++)
+        good &= run_finite(s, t, buf_at(b, g * part.stride), part.used, &found.infinite);
     if (!good) s->first = found;
     return ST_OK;
 }

@@ -58,20 +58,6 @@ void session_sum(char out[SESSION_SUM], const session_header *h, const void *res
 
 /* ---- opening ---- */
 
-status session_file_read(const session_file *f, uint64_t at, void *to, size_t n, err *e)
-{
-    for (size_t done = 0; done < n;) {
-        errno = 0;
-        ssize_t k = pread(f->fd, (char *)to + done, n - done, (off_t)(at + done));
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return err_set(e, ST_IO, "%s: reading at byte %llu: %s", path_tail(f->path),
-                           (unsigned long long)(at + done), errno ? strerror(errno) : "the file ends there");
-        done += (size_t)k;
-    }
-    return ST_OK;
-}
-
 static status check_header(session_file *f, uint64_t size, err *e)
 {
     session_header *h = &f->h;
@@ -108,7 +94,7 @@ static status read_rest(session_file *f, err *e)
         return err_set(e, ST_NOMEM, "%s: %zu bytes of state, %zu are available", path_tail(f->path), f->rest_bytes,
                        have);
     TRY(mem_alloc((void **)&f->rest, f->rest_bytes, 1, "session file", e));
-    TRY(session_file_read(f, SESSION_HEADER, f->rest, f->rest_bytes, e));
+    TRY(file_read_at(f->fd, SESSION_HEADER, f->rest, f->rest_bytes, path_tail(f->path), e));
     session_sum(sum, &f->h, f->rest, f->rest_bytes);
     if (memcmp(sum, f->h.sum, sizeof sum) == 0) return ST_OK;
     return err_set(e, ST_FORMAT, "%s: damaged: checksum %.12s..., expected %.12s...", path_tail(f->path), sum,
@@ -129,7 +115,7 @@ static status read_header(session_file *f, uint64_t bytes, err *e)
     if (size > (uint64_t)s.st_size)
         return err_set(e, ST_FORMAT, "%s: %lld bytes, expected %llu", path_tail(f->path), (long long)s.st_size,
                        (unsigned long long)size);
-    TRY(session_file_read(f, 0, head, sizeof head, e));
+    TRY(file_read_at(f->fd, 0, head, sizeof head, path_tail(f->path), e));
     memcpy(&f->h, head, sizeof f->h);
     TRY(check_header(f, size, e));
     session_header *h = &f->h;
@@ -172,6 +158,11 @@ void session_file_close(session_file *f)
     mem_free(f->rest);
     mem_free(f->path);
     mem_free(f);
+}
+
+int session_file_fd(const session_file *f)
+{
+    return f->fd;
 }
 
 void session_file_trust(session_file *f)

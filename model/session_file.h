@@ -24,12 +24,12 @@ typedef struct {
 /* Writes a session between two prompts or steps. Nothing stands at `path` before it is complete. ST_IO with the file
  * and the byte; ST_UNSUPPORTED in the middle of a prompt; ST_NOMEM. */
 status session_save(const session *s, const char *path, const session_notes *notes, err *e);
-/* What the tokens of a prompt left that were fed so far (attn_reuse_of is not NEVER), to an open, empty file, which may
- * be in memory; name: for errors. Loaded, it goes on as if they had been fed: prefill_options.before. notes: their ids,
- * and the next one. Only what was written is on the disk. */
-status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e);
-
 typedef struct session_file session_file;
+
+/* Saves a session to a file in memory and opens it. Sessions that load it share rows that can be mapped, until they
+ * change them. In the middle of a prompt only where another prompt can continue it: prefill_options.before, and
+ * attn_reuse_of is not NEVER. ST_UNSUPPORTED, ST_NOMEM. */
+status session_keep(session_file **out, const session *s, const session_notes *notes, err *e);
 
 /* Opens a file and checks all of it but rows, codes and indices, which session_load checks. Errors: ST_IO, ST_FORMAT
  * (not a session, cut, damaged, of another version: with the file, what was found and what was expected), ST_NOMEM. */
@@ -37,6 +37,7 @@ status session_file_open(session_file **out, const char *path, err *e);
 /* The same of an open file, which is closed with it, or after an error: its first `bytes` bytes; 0: all. */
 status session_file_take(session_file **out, int fd, const char *name, uint64_t bytes, err *e);
 void session_file_close(session_file *f);
+int session_file_fd(const session_file *f);
 /* Makes session_load skip the check of rows: nobody else can have changed the file, or it is larger than memory. */
 void session_file_trust(session_file *f);
 /* True unless the file is of the version whose rows have no checksums. */

@@ -68,8 +68,6 @@ static inline uint64_t session_rows_at(const session_header *h)
 void session_sum(char out[SESSION_SUM], const session_header *h, const void *rest, size_t bytes);
 /* The header of a session as it is, but for sizes and sum. */
 void session_header_of(session_header *h, const session *s);
-/* Reads n bytes at offset `at`. ST_IO. */
-status session_file_read(const session_file *f, uint64_t at, void *to, size_t n, err *e);
 /* ST_FORMAT unless the file is of the session's model, strategy, store, context and chunk. */
 status session_file_check(const session_file *f, const session *s, err *e);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Saving, loading and copying sessions: one walk over the state. Nothing in a file says where something lies or how
+/* Saving and loading sessions: one walk over the state. Nothing in a file says where something lies or how
  * much it is: the walk says so, and the directory must say the same. */
 #include "config.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "attention/reuse.h"
@@ -13,13 +14,11 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/sums.h"
 #include "model/decoder.h"
-#include "model/session_copy.h"
 #include "model/session_file_impl.h"
 
 typedef struct {
     attn_state base;
     enum { COUNT, SAVE, LOAD } step;
-    bool plain; /* a copy in memory: no directory, and rows are copied as the rest is */
     backend *be;
     const session_header *h;                           /* sizes; unused by COUNT */
     unsigned char *rest;                               /* directory, checksums, state */
@@ -52,7 +51,7 @@ static status pass_state(state_walk *v, const char *name, int layer, size_t byte
     const session_item item = {
         .layer = layer, .kind = SESSION_STATE, .at = v->state_bytes, .n = 1, .stride = bytes, .used = bytes};
     *p = NULL;
-    if (!v->plain) TRY(pass_item(v, item, name, e));
+    TRY(pass_item(v, item, name, e));
     if (v->step != COUNT) {
         if (bytes > v->h->state_bytes - v->state_bytes) return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
         *p = v->rest + session_tables(v->h) + v->state_bytes;
@@ -131,7 +130,7 @@ static status pass_block(state_walk *v, uint64_t item, uint64_t at, buf b, size_
         *sum = sums_of(work, n);
         return write_pages(v->to, at, work, n, e);
     }
-    TRY(session_file_read(v->from, at, work, n, e));
+    TRY(file_read_at(v->from->fd, at, work, n, path_tail(v->from->path), e));
     if (sum && sums_of(work, n) != *sum) return bad_block(v, item, at, n, e);
     v->be->ops->upload(v->be, b, work, n);
     return ST_OK;
@@ -139,15 +138,15 @@ static status pass_block(state_walk *v, uint64_t item, uint64_t at, buf b, size_
 
 /* Passes the rows of an entry, in a buffer that begins at offset `start` of the file. Bytes between the pieces stay 0.
  */
-static status pass_part(state_walk *v, uint64_t item, uint64_t start, buf b, const state_part *p, uint64_t *sum, err *e)
+static status pass_part(state_walk *v, uint64_t item, uint64_t start, buf b, state_part p, uint64_t *sum, err *e)
 {
     unsigned char *work;
     status st = ST_OK;
-    TRY(mem_alloc((void **)&work, p->used < SUMS_BLOCK ? p->used : SUMS_BLOCK, 1, "session file", e));
-    for (size_t g = 0; g < p->n; g++)
-        for (size_t done = 0, n; done < p->used && st == ST_OK; done += n) {
-            size_t at = p->at + g * p->stride + done;
-            n = p->used - done < SUMS_BLOCK ? p->used - done : SUMS_BLOCK;
+    TRY(mem_alloc((void **)&work, p.used < SUMS_BLOCK ? p.used : SUMS_BLOCK, 1, "session file", e));
+    for (size_t g = 0; g < p.n; g++)
+        for (size_t done = 0, n; done < p.used && st == ST_OK; done += n) {
+            size_t at = g * p.stride + done;
+            n = p.used - done < SUMS_BLOCK ? p.used - done : SUMS_BLOCK;
             st = pass_block(v, item, start + at, buf_at(b, at), n, work, sum, e);
             if (sum) sum++;
         }
@@ -155,50 +154,29 @@ static status pass_part(state_walk *v, uint64_t item, uint64_t start, buf b, con
     return st;
 }
 
-static status pass_plain_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                              size_t n_parts, err *e)
-{
-    (void)bytes;
-    for (size_t i = 0; i < n_parts; i++)
-        for (size_t g = 0; g < part[i].n; g++)
-            TRY(pass_mem(s, name, layer, buf_at(b, part[i].at + g * part[i].stride), part[i].used, e));
-    return ST_OK;
-}
-
-static status pass_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                        size_t n_parts, err *e)
+static status pass_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, state_part p, err *e)
 {
     state_walk *v = (state_walk *)s;
     const backend_ops *o = v->be->ops;
-    uint64_t item = v->n_items, first = v->rows_bytes, start = 0;
-    for (size_t i = 0; i < n_parts; i++) {
-        const state_part *p = &part[i];
-        const session_item want = {
-            .layer = layer, .kind = SESSION_ROWS, .at = first + p->at, .n = p->n, .stride = p->stride, .used = p->used};
-        TRY(pass_item(v, want, name, e));
-    }
-    if (v->step != COUNT) {
-        start = session_rows_at(v->h) + first;
-        if (start > v->h->file_bytes || bytes > v->h->file_bytes - start)
-            return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
-    }
+    uint64_t item = v->n_items, first = v->rows_bytes, *sum;
+    const session_item want = {
+        .layer = layer, .kind = SESSION_ROWS, .at = first, .n = p.n, .stride = p.stride, .used = p.used};
+    TRY(pass_item(v, want, name, e));
     v->rows_bytes = session_align(first + bytes);
+    if (v->step == COUNT) return pass_sums(v, sums_count(p.n, p.used), &sum, e);
+    uint64_t start = session_rows_at(v->h) + first;
+    if (start > v->h->file_bytes || bytes > v->h->file_bytes - start)
+        return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
+    TRY(pass_sums(v, sums_count(p.n, p.used), &sum, e));
     bool mapped = v->step == LOAD && o->map_file && o->map_file(v->be, b, bytes, v->from->fd, start);
-    for (const state_part *p = part; p < part + n_parts; p++, item++) {
-        uint64_t *sum;
-        TRY(pass_sums(v, sums_count(p->n, p->used), &sum, e));
-        if (v->step == COUNT) continue;
-        if (!mapped) TRY(pass_part(v, item, start, b, p, sum, e));
-        else if (sum) v->mapped[item] = (sums_part){start + p->at, p->n, p->stride, p->used, b.p + p->at, sum};
-    }
+    if (!mapped) return pass_part(v, item, start, b, p, sum, e);
+    if (sum) v->mapped[item] = (sums_part){start, p.n, p.stride, p.used, b.p, sum};
     return ST_OK;
 }
 
-static state_walk walk_of(const session *s, bool plain)
+static state_walk walk_of(const session *s)
 {
-    return (state_walk){.base = {.host = pass_host, .mem = pass_mem, .rows = plain ? pass_plain_rows : pass_rows},
-                        .plain = plain,
-                        .be = s->d->be};
+    return (state_walk){.base = {.host = pass_host, .mem = pass_mem, .rows = pass_rows}, .be = s->d->be};
 }
 
 static status pass_all(state_walk *v, const session *s, err *e)
@@ -226,7 +204,7 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
 {
     session_header h;
     unsigned char *head;
-    state_walk v = walk_of(s, false);
+    state_walk v = walk_of(s);
     session_header_of(&h, s);
     h.n_ids = notes->n_ids;
     h.random = notes->random;
@@ -263,16 +241,27 @@ status session_save(const session *s, const char *path, const session_notes *not
     return st;
 }
 
-status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e)
+status session_keep(session_file **out, const session *s, const session_notes *notes, err *e)
 {
-    file_draft d = {.path = (char *)(uintptr_t)name, .fd = fd}; /* only read */
+    static char name[] = "session in memory";
+    file_draft d = {.path = name};
     uint64_t bytes = 0;
-    if (attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
-        return err_set(e, ST_UNSUPPORTED, "%s: the first tokens of a prompt are no use to another one",
+    *out = NULL;
+    if (s->open && attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
+        return err_set(e, ST_UNSUPPORTED, "%s: a session cannot be kept in the middle of a prompt",
                        attn_seq_spec(s->attn)->text);
-    TRY(save_to(&d, s, notes, &bytes, e));
-    if (ftruncate(fd, (off_t)bytes) == 0) return ST_OK;
-    return err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
+    d.fd = memfd_create("session", MFD_CLOEXEC);
+    if (d.fd < 0) return err_set(e, ST_NOMEM, "no file in memory: %s", strerror(errno));
+    status st = save_to(&d, s, notes, &bytes, e);
+    if (st == ST_OK && ftruncate(d.fd, (off_t)bytes) != 0)
+        st = err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
+    if (st != ST_OK) {
+        close(d.fd);
+        return st;
+    }
+    TRY(session_file_take(out, d.fd, name, 0, e));
+    session_file_trust(*out);
+    return ST_OK;
 }
 
 /* ---- loading ---- */
@@ -325,7 +314,7 @@ static status check_mapped(const state_walk *v, err *e)
 status session_load(session *s, session_file *f, session_notes *notes, err *e)
 {
     err why = {0};
-    state_walk v = walk_of(s, false);
+    state_walk v = walk_of(s);
     TRY(session_file_check(f, s, e));
     v.step = LOAD;
     v.h = &f->h;
@@ -345,55 +334,4 @@ status session_load(session *s, session_file *f, session_notes *notes, err *e)
         return err_set(e, st, "%.100s: saved by an earlier version, which this one does not read; save it again (%s)",
                        path_tail(f->path), why.msg);
     return err_set(e, st, "%.100s: %s", path_tail(f->path), why.msg);
-}
-
-/* ---- copies in memory ---- */
-
-struct session_copy {
-    unsigned char *p;
-    size_t room;
-    session_header h; /* state_bytes: of the copy; bound */
-};
-
-static status copy_walk(session_copy *c, const session *s, bool load, err *e)
-{
-    state_walk v = walk_of(s, true);
-    v.step = load ? LOAD : SAVE;
-    v.h = &c->h;
-    v.rest = c->p;
-    TRY(pass_all(&v, s, e));
-    return backend_fault(v.be, e);
-}
-
-status session_copy_take(session_copy **c, session *s, err *e)
-{
-    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be copied in the middle of a prompt");
-    state_walk v = walk_of(s, true);
-    if (!*c) TRY(MEM_NEW(c, 1, e));
-    session_copy *to = *c;
-    TRY(pass_all(&v, s, e));
-    if (v.state_bytes > to->room) {
-        mem_free(to->p);
-        *to = (session_copy){0};
-        TRY(mem_alloc((void **)&to->p, (size_t)v.state_bytes, 1, "copy of a session", e));
-        to->room = (size_t)v.state_bytes;
-    }
-    to->h.state_bytes = v.state_bytes;
-    to->h.bound = s->bound;
-    return copy_walk(to, s, false, e);
-}
-
-status session_copy_give(session *s, session_copy *c, err *e)
-{
-    session_reset(s);
-    status st = copy_walk(c, s, true, e);
-    if (st != ST_OK) session_reset(s);
-    else s->bound = c->h.bound;
-    return st;
-}
-
-void session_copy_free(session_copy *c)
-{
-    if (c) mem_free(c->p);
-    mem_free(c);
 }

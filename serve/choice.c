@@ -74,6 +74,19 @@ static bool is_forked(const choice *c)
     return f && c != first_of(c) && f->of;
 }
 
+static size_t fork_bytes(const choice *c, const scheduler *s)
+{
+    attn_bytes held = attn_seq_held(session_attn(c->q.s));
+    return held.kv + held.index + s->x.vocab * sizeof(float);
+}
+
+static status take_fork(job_fork *f, const choice *c, const scheduler *s, err *e)
+{
+    TRY(MEM_NEW(&f->logits, s->x.vocab, e));
+    memcpy(f->logits, s->x.logits, s->x.vocab * sizeof *f->logits);
+    return session_keep(&f->of, c->q.s, &(session_notes){0}, e);
+}
+
 /* Copies the state after a prompt, whose last logits are in the first row. Without room, or where a session cannot be
  * copied, each choice computes the prompt. */
 static void fork_prompt(choice *c, scheduler *s)
@@ -81,12 +94,12 @@ static void fork_prompt(choice *c, scheduler *s)
     job_fork *f = fork_of(c);
     err e = {0};
     if (!f || c != first_of(c)) return;
-    size_t need = fork_bytes(c->q.s), with = s->used + need;
+    size_t need = fork_bytes(c, s), with = s->used + need;
     f->limit = session_limit(c->q.s);
     f->n_tokens = c->n_tokens;
     f->each = drafter_session(c->q.draft, 1).draft || with > s->o.memory ||
               (s->prefix && !prefix_shrink(prefix_cache_store(s->prefix), s->o.memory - with)) ||
-              fork_take(&f->of, c->q.s, s->x.logits, &e) != ST_OK;
+              take_fork(f, c, s, &e) != ST_OK;
     if (f->each) return;
     f->bytes = need;
     f->left = (size_t)c->j->r.n - 1;
@@ -96,8 +109,10 @@ static void fork_prompt(choice *c, scheduler *s)
 static void drop_fork(job_fork *f, scheduler *s)
 {
     s->used -= f->of ? f->bytes : 0;
-    fork_free(f->of);
+    session_file_close(f->of);
+    mem_free(f->logits);
     f->of = NULL;
+    f->logits = NULL;
 }
 
 void choice_drop_forks(job *j, scheduler *s)
@@ -110,7 +125,8 @@ static status continue_fork(choice *c, scheduler *s, err *e)
 {
     job_fork *f = fork_of(c);
     const api_token *scores = first_of(c)->tokens;
-    TRY(fork_give(f->of, c->q.s, s->x.logits, e));
+    memcpy(s->x.logits, f->logits, s->x.vocab * sizeof *f->logits);
+    TRY(session_load(c->q.s, f->of, &(session_notes){0}, e));
     c->q.n_fed = c->n_cached = (size_t)c->n_prefill;
     if (--f->left == 0) drop_fork(f, s);
     for (size_t i = 0; i < f->n_tokens; i++) TRY(add_token(c, &scores[i], e));

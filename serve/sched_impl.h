@@ -8,7 +8,7 @@
 #include "generate/sequence.h"
 #include "generate/text_out.h"
 #include "lens/lens.h"
-#include "serve/fork.h"
+#include "model/session_file.h"
 #include "serve/metrics.h"
 #include "serve/sched.h"
 
@@ -46,7 +46,8 @@ typedef struct {
 
 /* State after a prompt with several choices: the first one computes it, the others continue from a copy. */
 typedef struct {
-    prompt_fork *of;    /* NULL: not yet, or not any more */
+    session_file *of;   /* NULL: not yet, or not any more */
+    float *logits;      /* [vocab] of the token after the prompt */
     bool each;          /* it could not be copied: each choice computes the prompt */
     size_t bytes, left; /* planned for it; choices that did not take it yet */
     size_t n_tokens;    /* scores of the prompt: the first of the first choice's `tokens` */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "model/session_copy.h"
+#include "model/session_file.h"
 #include "tests/unit/session_util.h"
 
 enum { MOST = 200, ALL_SAVED = 80, STEPS = 2, CONTEXT = MOST + 16, TOGETHER = 5 };
@@ -51,7 +51,7 @@ typedef struct {
 } subject;
 
 static char path[64];
-static session_copy *copy;
+static session_file *copy;
 
 static status open_subject(subject *x, const engine_parts *p, const char *text, err *e)
 {
@@ -93,11 +93,13 @@ static status feed(subject *const *x, size_t n_subjects, int64_t n, err *e)
 static bool take(subject *x, int64_t n)
 {
     err e = {0};
-    status st = session_copy_take(&copy, x->s[OF], &e);
-    if (st == ST_OK) st = session_copy_give(x->s[FORK], copy, &e);
+    session_notes none = {0};
+    session_file_close(copy);
+    status st = session_keep(&copy, x->s[OF], &none, &e);
+    if (st == ST_OK) st = session_load(x->s[FORK], copy, &none, &e);
     bool saved = n <= ALL_SAVED || n % 3 == 0;
     if (st == ST_OK && saved) st = save_plain(x->s[OF], path, &e);
-    if (st == ST_OK) st = saved ? load_plain(x->s[LOADED], path, &e) : session_copy_give(x->s[LOADED], copy, &e);
+    if (st == ST_OK) st = saved ? load_plain(x->s[LOADED], path, &e) : session_load(x->s[LOADED], copy, &none, &e);
     if (st != ST_OK) failed(x, n, &e);
     return st == ST_OK;
 }
@@ -163,7 +165,7 @@ int main(void)
                x->text, (long long)x->n_bad, (long long)x->first_bad, x->why.msg);
         close_subject(x);
     }
-    session_copy_free(copy);
+    session_file_close(copy);
     parts_close(&p);
     remove(path);
     return tap_done();

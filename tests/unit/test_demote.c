@@ -125,10 +125,9 @@ static status change_mem(attn_state *s, const char *name, int layer, buf b, size
     return ST_OK;
 }
 
-static status keep_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                        size_t n_parts, err *e)
+static status keep_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, state_part part, err *e)
 {
-    (void)s, (void)name, (void)layer, (void)b, (void)bytes, (void)part, (void)n_parts, (void)e;
+    (void)s, (void)name, (void)layer, (void)b, (void)bytes, (void)part, (void)e;
     return ST_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/base/mem.h"
-#include "serve/fork.h"
+#include "model/session_file.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
@@ -56,15 +56,17 @@ static status run_alone(const engine_parts *p, const char *strategy, int64_t ctx
 static status run_forked(session *s[3], const engine_parts *p, const char *strategy, int64_t ctx, outcome out[3],
                          err *e)
 {
-    prompt_fork *f;
+    session_file *f;
+    session_notes none = {0};
     for (int i = 0; i < 3; i++) TRY(session_new(&s[i], p, strategy, "f16", ctx, e));
     TRY(feed(s[0], &out[0], e));
-    TRY(fork_take(&f, s[0], out[0].row[0], e));
-    status st = fork_give(f, s[1], out[1].row[0], e);
+    TRY(session_keep(&f, s[0], &none, e));
+    for (int i = 1; i < 3; i++) memcpy(out[i].row[0], out[0].row[0], sizeof out[0].row[0]);
+    status st = session_load(s[1], f, &none, e);
     if (st == ST_OK) st = go_on(s[0], 0, &out[0], e);
     if (st == ST_OK) st = go_on(s[1], 1, &out[1], e);
-    if (st == ST_OK) st = fork_give(f, s[2], out[2].row[0], e);
-    fork_free(f);
+    if (st == ST_OK) st = session_load(s[2], f, &none, e);
+    session_file_close(f);
     return st == ST_OK ? go_on(s[2], 2, &out[2], e) : st;
 }
 
@@ -85,23 +87,22 @@ static void check(const engine_parts *p, const char *strategy, int64_t ctx, outc
 static void check_bad(const engine_parts *p, const char *strategy)
 {
     session *from, *other;
-    prompt_fork *f = NULL;
-    float row[U_VOCAB];
+    session_file *f = NULL;
+    session_notes none = {0};
     outcome out;
     err e = {0};
     is_ok(session_new(&from, p, strategy, "f16", SHORT, &e), &e, "a session");
     is_ok(session_new(&other, p, strategy, "f16", 2 * SHORT, &e), &e, "one of another size");
     is_ok(feed(from, &out, &e), &e, "a prompt");
-    ok(fork_bytes(from) >= sizeof row, "%s: a fork takes %zu bytes", strategy, fork_bytes(from));
     oom_run o = {0};
-    while (oom_next(&o)) oom_saw(&o, fork_take(&f, from, out.row[0], &o.e), &f);
+    while (oom_next(&o)) oom_saw(&o, session_keep(&f, from, &none, &o.e), &f);
     oom_ok(&o, 1, strategy);
     if (!f) return;
     if (strcmp(strategy, "full") == 0) {
-        is_int(fork_give(f, other, row, &e), ST_FORMAT, "%s: another size is refused", strategy);
+        is_int(session_load(other, f, &none, &e), ST_FORMAT, "%s: another size is refused", strategy);
         is_int(session_length(other), 0, "%s: and the session is empty", strategy);
     }
-    fork_free(f);
+    session_file_close(f);
     session_free(from);
     session_free(other);
 }

@@ -10,7 +10,6 @@
 #include "kernels/comm.h"
 #include "model/block.h"
 #include "model/decoder.h"
-#include "model/session_copy.h"
 #include "model/session_file.h"
 #include "tests/tap.h"
 
@@ -179,20 +178,21 @@ static void test_fork(parts *p)
 {
     err e = {0};
     session *s = new_session(p, 0), *two[2] = {new_session(p, 0), new_session(p, 0)};
-    session_copy *c = NULL;
+    session_file *c;
+    session_notes none = {0};
     float logits[2][VOCAB];
     feed(p, s, 0, 16, "before the copy");
     is_int(session_snapshot(s, NULL), ST_UNSUPPORTED, "no room for snapshots");
-    is_ok(session_copy_take(&c, s, &e), &e, "copy");
+    is_ok(session_keep(&c, s, &none, &e), &e, "copy");
     step(p, s, 16, 20, "the session goes on");
-    for (int i = 0; i < 2; i++) is_ok(session_copy_give(two[i], c, &e), &e, "given");
+    for (int i = 0; i < 2; i++) is_ok(session_load(two[i], c, &none, &e), &e, "given");
     step(p, two[0], 16, 20, "the first copy");
     step(p, two[1], 16, 18, "the second copy");
     const int32_t ids[2] = {p->ids[20], p->ids[18]};
     is_ok(session_decode(two, 2, ids, logits[0], &e), &e, "both in one step");
     is_near(logits[0], p->want[20], VOCAB, 1e-10, "logits of the first");
     is_near(logits[1], p->want[18], VOCAB, 1e-10, "logits of the second");
-    session_copy_free(c);
+    session_file_close(c);
     session_free(s);
     session_free(two[0]);
     session_free(two[1]);
@@ -223,14 +223,11 @@ static void test_files(parts *p)
     session_file_close(f);
     step(p, t, 16, N, "a loaded session");
     remove(path);
-    int fd = memfd_create("prefix", 0);
     prefill_options o = {.which = LOGITS_LAST, .after = N - 16};
     session_reset(s);
     is_ok(session_prefill(&s, 1, p->ids, 16, &o, &e), &e, "the start of a prompt");
     notes = (session_notes){.ids = p->ids, .n_ids = 17};
-    is_ok(session_save_part(s, fd, "prefix", &notes, &e), &e, "kept as a prefix");
-    f = NULL;
-    if (is_ok(session_file_take(&f, fd, "prefix", 0, &e), &e, "take"))
+    if (is_ok(session_keep(&f, s, &notes, &e), &e, "kept as a prefix"))
         is_ok(session_load(t, f, &notes, &e), &e, "load");
     session_file_close(f);
     feed(p, t, 16, N, "after a cached prefix");

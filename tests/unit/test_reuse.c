@@ -106,16 +106,13 @@ static status keep(session_file **f, const engine_parts *p, const char *spec, er
 {
     session *s;
     int32_t ids[OTHER];
-    int fd = memfd_create("kept", MFD_CLOEXEC);
     for (int64_t i = 0; i < OTHER; i++) ids[i] = id_at(i, OTHER);
     *f = NULL;
     TRY(session_new(&s, p, spec, "f16", CTX, e));
     status st = feed(s, ids, 0, KNOWN, OTHER, NULL, e);
     const session_notes n = {.ids = ids, .n_ids = KNOWN + 1};
-    if (st == ST_OK) st = session_save_part(s, fd, "kept", &n, e);
+    if (st == ST_OK) st = session_keep(f, s, &n, e);
     session_free(s);
-    if (st == ST_OK) return session_file_take(f, fd, "kept", 0, e);
-    close(fd);
     return st;
 }
 

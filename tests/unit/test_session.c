@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "kernels/base/mem.h"
-#include "model/session_copy.h"
+#include "model/session_file.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
@@ -222,12 +222,13 @@ static void check_lengths(void)
 static void check_copies(const engine_parts *p, session *s)
 {
     static const char path[] = "test_session.kv";
-    session_copy *copy = NULL;
+    session_file *copy;
+    session_notes none = {0};
     session *other;
     err e = {0}, bad = {0}, worse = {0};
     is_ok(session_new(&other, p, "full", "f16", 3 * LONGEST, &e), &e, "another session");
-    is_ok(session_copy_take(&copy, s, &e), &e, "a copy");
-    is_ok(session_copy_give(other, copy, &e), &e, "a fork");
+    is_ok(session_keep(&copy, s, &none, &e), &e, "a copy");
+    is_ok(session_load(other, copy, &none, &e), &e, "a fork");
     is_err(session_rewind(other, 50, &bad), &bad, ST_UNSUPPORTED, "depend on its later tokens",
            "a fork does not go back either");
     is_ok(save_plain(s, path, &e), &e, "saved");
@@ -236,7 +237,7 @@ static void check_copies(const engine_parts *p, session *s)
            "nor does a loaded session");
     is_ok(session_rewind(other, 30, &e), &e, "but to the start of the prompt");
     remove(path);
-    session_copy_free(copy);
+    session_file_close(copy);
     session_free(other);
 }
 
