@@ -26,6 +26,8 @@
 #endif
 enum { T_LAYERS = 3, T_MAX = 160, RIG_SEQS = 8 };
 
+typedef float head_rows[T_HEADS][T_DIM]; /* outputs of all heads of a layer */
+
 /* Random but fixed q, k, v for every layer and position. */
 typedef struct {
     float q[T_LAYERS][T_MAX][T_HEADS][T_DIM];
@@ -219,6 +221,37 @@ static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv,
     attn_limits lim = {.n_tokens = n_tokens, .chunk = (int64_t)r->rows};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
+}
+
+/* n decode steps; their outputs go to out [n][T_LAYERS], which may be NULL. */
+static inline void rig_steps(rig *r, attn_seq *s, int n, head_rows *out)
+{
+    for (int i = 0; i < n; i++) rig_decode(r, &s, 1, out ? out + i * T_LAYERS : NULL);
+}
+
+/* U6: a sequence of n_tokens, which is full, holds what was planned. */
+static inline void rig_check_plan(const rig *r, const attn_seq *s)
+{
+    err e = {0};
+    attn_bytes plan, held = attn_seq_held(s);
+    const attn_limits lim = {.n_tokens = attn_seq_length(s), .chunk = (int64_t)r->rows};
+    const char *text = attn_seq_spec(s)->text;
+    is_ok(attn_plan(&plan, attn_seq_spec(s), &r->shape, &lim, &e), &e, "%s: planned", text);
+    ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch,
+       "%s: the plan is what a full sequence holds (U6)", text);
+}
+
+/* Checks on each device, with a rig of its own; no op leaves a fault. */
+static inline void rig_each(const char *const *devices, int n, const world *w, size_t rows, void (*check)(rig *r))
+{
+    for (int d = 0; d < n; d++) {
+        rig r;
+        err e = {0};
+        if (!is_ok(rig_open(&r, devices[d], w, rows, &e), &e, "%s opened", devices[d])) return;
+        check(&r);
+        is_ok(backend_fault(r.be, &e), &e, "%s: no fault", devices[d]);
+        rig_close(&r);
+    }
 }
 
 /* Creation where each allocation fails in turn: always an error, and nothing is left behind (sanitizers see it).

@@ -8,8 +8,6 @@
 #include "tests/unit/attention_oracle.h"
 #include "tests/unit/ops_util.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 enum { ROW = T_HEADS * T_DIM, CAT = T_HEADS * T_DIM, ROWS = 64 };
 
 static world w;
@@ -48,30 +46,23 @@ static void check_bytes(rig *g, dtype type)
 {
     err e = {0};
     attn_seq *s;
-    attn_spec spec;
-    attn_bytes plan, held = {0};
-    attn_options o = {.kv = kv_exact(type)};
-    attn_limits lim = {.n_tokens = 100, .chunk = ROWS};
-    if (rig_seq(g, &s, BASE, type, lim.n_tokens, &e) || attn_spec_parse(&spec, BASE, &o, &e) ||
-        attn_plan(&plan, &spec, &g->shape, &lim, &e)) {
-        ok(false, "U6: %s", e.msg);
-        return;
-    }
+    enum { LONGEST = 100 };
+    if (!is_ok(rig_seq(g, &s, BASE, type, LONGEST, &e), &e, "U6: created")) return;
     long long rep = CAT * (long long)dtype_size(type), fixed = 0;
     bool good = true;
-    for (int64_t n = 0; n <= lim.n_tokens; n++) {
+    for (int64_t n = 0; n <= LONGEST; n++) {
         long long left = n - LOCAL - SINK, blocks = left > 0 ? left / BLOCK : 0;
-        held = attn_seq_held(s);
+        const attn_bytes held = attn_seq_held(s);
         if (n == 0) fixed = (long long)held.index;
         good &= (long long)held.kv == n * T_LAYERS * 2 * T_KV * T_DIM * (long long)dtype_size(type);
         good &= (long long)held.index == fixed + T_LAYERS * blocks * rep;
         if (n == 0) n = 63, rig_prompt(g, &s, 1, 64, 64, NULL);
-        else if (n < lim.n_tokens) rig_decode(g, &s, 1, NULL);
+        else if (n < LONGEST) rig_decode(g, &s, 1, NULL);
     }
     ok(good, "U6: %s, bytes of rows and representatives", dtype_name(type));
     long long masses = T_HEADS * (long long)(LOCAL + BLOCK + WINDOW) * 4, stats = 2 * CAT * 4;
     ok(fixed >= T_LAYERS * (masses + stats) && fixed < T_LAYERS * (masses + stats) + 600, "U6: masses and statistics");
-    ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch, "U6: the plan is what is held");
+    rig_check_plan(g, s);
     attn_seq_free(s);
 }
 
@@ -143,29 +134,25 @@ static void check_controls(rig *g)
     ok(n >= BUDGET && n <= BUDGET + BLOCK, "blocks drawn by a seed: as many as the budget has room for");
 }
 
+static void check(rig *g)
+{
+    if (!g->be->ops->codes || !g->be->ops->evict) {
+        tap_skip("no codes or sums of attention on %s", g->be->name);
+        return;
+    }
+    check_no_way_back(g);
+    check_bytes(g, DT_F32);
+    check_bytes(g, DT_F16);
+    check_mscale(g);
+    check_chunk(g);
+    check_controls(g);
+    rig_check_oom(g, BASE ":skip=1", strcmp(g->be->name, "cuda") == 0 ? 12 : 30); /* of the host */
+}
+
 int main(void)
 {
-    err e = {0};
     world_fill(&w, 11);
-    for (int d = 0; d < N_METHOD_DEVICES; d++) {
-        rig g;
-        const char *device = METHOD_DEVICES[d];
-        if (!is_ok(rig_open(&g, device, &w, ROWS, &e), &e, "%s backend", device)) return tap_done();
-        if (!g.be->ops->codes || !g.be->ops->evict) {
-            tap_skip("no codes or sums of attention on %s", device);
-            rig_close(&g);
-            continue;
-        }
-        check_no_way_back(&g);
-        check_bytes(&g, DT_F32);
-        check_bytes(&g, DT_F16);
-        check_mscale(&g);
-        check_chunk(&g);
-        check_controls(&g);
-        rig_check_oom(&g, BASE ":skip=1", strcmp(device, "cuda") == 0 ? 12 : 30); /* of the host */
-        is_ok(backend_fault(g.be, &e), &e, "%s, no fault", device);
-        rig_close(&g);
-    }
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, ROWS, check);
     check_races();
     return tap_done();
 }

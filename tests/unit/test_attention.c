@@ -6,8 +6,6 @@
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 enum { ROW = T_HEADS * T_DIM };
 
 static world w;
@@ -81,22 +79,20 @@ static void check_prefill_auto(rig *r)
     r->shape.max_positions = kept;
 }
 
+static void check(rig *r)
+{
+    check_rounded(r, DT_F16, 1e-5);
+    check_rounded(r, DT_BF16, 1e-3);
+    check_rewind(r);
+    check_prefill_auto(r);
+    rig_check_oom(r, "streaming:budget=20:skip=1", 5);
+    rig_check_oom(r, "kivi:skip=1", 20);
+    rig_check_oom(r, "streaming:kv=logquant", 20);
+}
+
 int main(void)
 {
-    static const char *const devices[] = {"ref", "cpu"};
-    err e = {0};
     world_fill(&w, 7);
-    for (int d = 0; d < 2; d++) {
-        rig r;
-        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
-        check_rounded(&r, DT_F16, 1e-5);
-        check_rounded(&r, DT_BF16, 1e-3);
-        check_rewind(&r);
-        check_prefill_auto(&r);
-        rig_check_oom(&r, "streaming:budget=20:skip=1", 5);
-        rig_check_oom(&r, "kivi:skip=1", 20);
-        rig_check_oom(&r, "streaming:kv=logquant", 20);
-        rig_close(&r);
-    }
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, 64, check);
     return tap_done();
 }

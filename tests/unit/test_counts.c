@@ -260,17 +260,14 @@ static void check_case(rig *r, size_t c)
     attn_seq_free(s);
 }
 
+static void check(rig *r)
+{
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_case(r, c);
+}
+
 int main(void)
 {
-    static const char *const devices[] = {"ref", "cpu"};
-    err e = {0};
     world_fill(&w, 17);
-    for (int d = 0; d < 2; d++) {
-        rig r;
-        if (!is_ok(rig_open(&r, devices[d], &w, CHUNK, &e), &e, "%s backend", devices[d])) return tap_done();
-        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_case(&r, c);
-        is_ok(backend_fault(r.be, &e), &e, "%s, no fault", devices[d]);
-        rig_close(&r);
-    }
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, CHUNK, check);
     return tap_done();
 }

@@ -6,8 +6,6 @@
 #define T_KV    4
 #include "tests/unit/attention_oracle.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 static world w;
 static head_rows got[T_LAYERS * T_MAX], want[T_LAYERS * T_MAX];
 
@@ -126,26 +124,25 @@ static void check_coded(rig *r, const char *text, int64_t most_kept)
     attn_seq_free(all);
 }
 
+static void check(rig *r)
+{
+    check_bytes(r);
+    check_coded(r, "h2o:budget=20" IN_CODES, 20);
+    check_coded(r, "h2o:budget=12:gqa=per_q" IN_CODES, 12);
+    check_coded(r, "snapkv:budget=20" IN_CODES, 40);
+    check_coded(r, "snapkv:budget=12:gqa=per_q" IN_CODES, 32);
+    check_coded(r, "tova:budget=20" IN_CODES, 20);
+    check_coded(r, "tova:budget=12:gqa=mean_s" IN_CODES, 12);
+    rig_check_oom(r, "h2o:budget=20:skip=1", 5);
+    rig_check_oom(r, "h2o:budget=20:gqa=per_q", 5);
+    rig_check_oom(r, "snapkv:budget=20:skip=1", 5);
+    rig_check_oom(r, "snapkv:budget=20:gqa=per_q", 5);
+    rig_check_oom(r, "tova:budget=20:skip=1", 5);
+}
+
 int main(void)
 {
-    err e = {0};
     world_fill(&w, 11);
-    for (int d = 0; d < N_METHOD_DEVICES; d++) {
-        rig r;
-        if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s backend", METHOD_DEVICES[d])) return tap_done();
-        check_bytes(&r);
-        check_coded(&r, "h2o:budget=20" IN_CODES, 20);
-        check_coded(&r, "h2o:budget=12:gqa=per_q" IN_CODES, 12);
-        check_coded(&r, "snapkv:budget=20" IN_CODES, 40);
-        check_coded(&r, "snapkv:budget=12:gqa=per_q" IN_CODES, 32);
-        check_coded(&r, "tova:budget=20" IN_CODES, 20);
-        check_coded(&r, "tova:budget=12:gqa=mean_s" IN_CODES, 12);
-        rig_check_oom(&r, "h2o:budget=20:skip=1", 5);
-        rig_check_oom(&r, "h2o:budget=20:gqa=per_q", 5);
-        rig_check_oom(&r, "snapkv:budget=20:skip=1", 5);
-        rig_check_oom(&r, "snapkv:budget=20:gqa=per_q", 5);
-        rig_check_oom(&r, "tova:budget=20:skip=1", 5);
-        rig_close(&r);
-    }
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, 64, check);
     return tap_done();
 }

@@ -94,8 +94,21 @@ static const op_test tests[] = {
      {OP_P(16), OP_P(1), OP_P(40000), OP_P(1), OP_P(DT_F16), OP_P(3), OP_P(4), OP_P(0), OP_BOOL}},
 };
 
+/* Chances of a sample. */
+static void test_example(void)
+{
+    static const float cosine[] = {0, .1f, .3f, .5f, .7f};
+    static const double w[] = {.00968, .03074, .21367, .73555, .99768};
+    bool good = fabs((double)lsh_bias(.5f, 2, 3) - .87441) < 1e-5;
+    for (int i = 0; i < 5; i++) good &= fabs(exp(-(double)lsh_bias(cosine[i], 10, 150)) - 1e-4 - w[i]) < 6e-6;
+    ok(good, "chances of methods.md 20.3");
+    ok(lsh_bias(1.0000001f, 10, 150) == lsh_bias(1, 10, 150) && fabs((double)lsh_bias(-1, 10, 150) - log(1e4)) < 1e-5,
+       "cosines beyond 1; an opposite key has no chance");
+}
+
 int main(void)
 {
     if (!op_table(tests, sizeof tests / sizeof *tests)) return 0;
+    test_example();
     return tap_done();
 }

@@ -14,8 +14,6 @@
 #include "tests/unit/product.h"
 #include "tests/unit/spy_ops.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 /* A life of a sequence: two prompts with decode steps behind each. */
 enum { P1 = 41, P2 = 19, STEPS = 10, ALL = P1 + P2 + 2 * STEPS };
 typedef struct {

@@ -6,8 +6,6 @@
 #include "tests/unit/attention_oracle.h"
 #include "tests/unit/ops_util.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 static world w;
 
 /* Over codes: back to where the last page or group begins in exact rows, but not among its quantized keys. */
@@ -50,19 +48,14 @@ static void check_bytes(rig *r)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         err e = {0};
         attn_seq *s;
-        attn_bytes plan;
-        attn_limits lim = {.n_tokens = 100, .chunk = (int64_t)r->rows};
         size_t index = (t[i].page ? bounds(70, t[i].page) : bits(70)) + (t[i].span ? bounds(70, t[i].span) : 0);
         rig_seq(r, &s, t[i].spec, DT_F16, 100, &e);
         rig_prompt(r, &s, 1, 70, 32, NULL);
         attn_bytes held = attn_seq_held(s);
         is_int((long long)held.kv, 70LL * T_LAYERS * ROW * 2, "%s: bytes of rows (U6)", t[i].spec);
         is_int((long long)held.index, 2 * (long long)index, "%s: bytes of the index of two layers (U6)", t[i].spec);
-        for (int k = 0; k < 30; k++) rig_decode(r, &s, 1, NULL);
-        held = attn_seq_held(s);
-        attn_plan(&plan, attn_seq_spec(s), &r->shape, &lim, &e);
-        ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch,
-           "%s: the plan is what a full sequence holds", t[i].spec);
+        rig_steps(r, s, 30, NULL);
+        rig_check_plan(r, s);
         attn_seq_free(s);
     }
 }
@@ -117,29 +110,28 @@ static void check_oracle(rig *r)
     attn_seq_free(pages);
 }
 
-static void check_device(const char *device)
+static void check(rig *r)
 {
-    static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32", "quest:skip=1:budget=24:gqa=mean_q",
-                                      "fier:skip=1:budget=24:coarse=16", "fier:skip=1:budget=24:gqa=mean_q",
-                                      "retroinfer:budget=28:sink=4:local=6:size=4:update=8"};
-    rig r;
-    err e = {0};
-    if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
+    static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32",
+                                      "quest:skip=1:budget=24:gqa=mean_q",
+                                      "fier:skip=1:budget=24:coarse=16",
+                                      "fier:skip=1:budget=24:gqa=mean_q",
+                                      "retroinfer:budget=28:sink=4:local=6:size=4:update=8",
+                                      "magicpig:K=3:L=12:sink=3:local=6:skip=1"};
     /* tokens are quantized when there are 56, 60 and 64 of them, and of the newest 8 none is */
-    check_coded(&r, "quest:skip=0:budget=16:page=12:kv=logquant/g=4/r=12", 60);
-    check_oracle(&r);
-    check_coded(&r, "fier:skip=0:budget=16:g=20:kv=logquant/g=4/r=12", 60);
-    check_coded(&r, "quest:skip=0:budget=16:page=4:coarse=60:kv=logquant/g=4/r=12", 60);
-    check_bytes(&r);
-    for (size_t i = 0; i < sizeof oom / sizeof *oom; i++) rig_check_oom(&r, oom[i], 10);
-    rig_close(&r);
+    check_coded(r, "quest:skip=0:budget=16:page=12:kv=logquant/g=4/r=12", 60);
+    check_oracle(r);
+    check_coded(r, "fier:skip=0:budget=16:g=20:kv=logquant/g=4/r=12", 60);
+    check_coded(r, "quest:skip=0:budget=16:page=4:coarse=60:kv=logquant/g=4/r=12", 60);
+    check_bytes(r);
+    for (size_t i = 0; i < sizeof oom / sizeof *oom; i++) rig_check_oom(r, oom[i], 8);
 }
 
 int main(void)
 {
     if (no_device()) return 0;
     world_fill(&w, 5);
-    for (int d = 0; d < N_METHOD_DEVICES; d++) check_device(METHOD_DEVICES[d]);
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, 64, check);
     check_races();
     return tap_done();
 }

@@ -10,13 +10,12 @@
 #include "tests/unit/attention_oracle.h"
 #include "tests/unit/product.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 /* Two prompts with steps after each. */
 enum { P1 = 41, P2 = 19, S1 = 16, S2 = 8, SECOND = P1 + S1, ENDED = SECOND + P2, ALL = ENDED + S2 };
 
-static world w;
+static world w, other;
 static head_rows want[ALL][T_LAYERS], got[T_LAYERS]; /* by position, those of steps */
+static size_t index_bytes[ALL];                      /* held after the step of a position */
 
 typedef struct {
     rig *r;
@@ -32,6 +31,7 @@ static void steps_to(run *x, int64_t n)
         int64_t at = attn_seq_length(x->s);
         rig_decode(x->r, &x->s, 1, got);
         for (int l = 0; l < T_LAYERS; l++) x->same &= memcmp(got[l], want[at][l], rig_q_row(x->r)) == 0;
+        x->same &= attn_seq_held(x->s).index == index_bytes[at];
     }
 }
 
@@ -47,6 +47,7 @@ static void live(run *x)
     for (int64_t at = P1; at < ALL; at = attn_seq_length(x->s)) {
         if (at == SECOND) rig_prompt(x->r, &x->s, 1, P2, 16, NULL);
         else rig_decode(x->r, &x->s, 1, want[at]);
+        index_bytes[at] = attn_seq_held(x->s).index;
     }
 }
 
@@ -98,6 +99,32 @@ static void check_prompt(run *x, bool windows)
     again(x, P1 + 2, P1 + 4);
 }
 
+/* Steps with other tokens, then back to n: nothing is left of them. */
+static void astray(run *x, int64_t n)
+{
+    x->r->w = &other;
+    rig_steps(x->r, x->s, S1, NULL);
+    x->r->w = &w;
+    back(x, n);
+}
+
+/* What always goes back does so after other tokens: among steps, into the prompt, to the start. */
+static void check_astray(run *x)
+{
+    first_part(x);
+    steps_to(x, P1 + 4);
+    astray(x, P1 + 2);
+    steps_to(x, P1 + 9);
+    astray(x, P1);
+    steps_to(x, P1 + 3);
+    astray(x, 23);
+    rig_prompt(x->r, &x->s, 1, P1 - 23, 16, NULL);
+    steps_to(x, P1 + 5);
+    astray(x, 0);
+    rig_prompt(x->r, &x->s, 1, P1, 16, NULL);
+    steps_to(x, P1 + 9);
+}
+
 static void check(rig *r, const product_row *s, const char *store)
 {
     static attn_spec spec;
@@ -113,6 +140,7 @@ static void check(rig *r, const product_row *s, const char *store)
     live(&x);
     check_steps(&x, s->flags & WINDOWED);
     check_prompt(&x, s->flags & WINDOWED);
+    if (x.refused == 0) check_astray(&x);
     bool first = strstr(s->spec, "center=1"); /* prompts leave what later keys made */
     bool must = !evicts(s, &spec) && !kv_has_codes(&spec.kv) && !(s->flags & WINDOWED) && !first;
     ok(x.same && (!must || x.refused == 0), "%s over %s: the same bits after %d rewinds, and after %d refusals",
@@ -126,10 +154,11 @@ int main(void)
     rig r;
     err e = {0};
     world_fill(&w, 31);
+    world_fill(&other, 32);
     if (!is_ok(rig_open(&r, "cpu", &w, 64, &e), &e, "opened")) return tap_done();
     for (int s = 0; s < N_STRATEGIES; s++)
         for (int k = 0; k < N_STORES; k++) {
-            if (!all && s > 0 && (s + 3 * k) % N_STORES != 7) continue;
+            if (!all && s > 0 && k != 1 && (s + 3 * k) % N_STORES != 7) continue; /* 1: nearly all go back over f16 */
             bool window = !(strategies[s].flags & DEMOTES) && s % 3 == 0;
             r.window[1] = window ? 50 : 0;
             r.window[2] = window ? 33 : 0;

@@ -9,8 +9,6 @@
 #include "tests/unit/attention_oracle.h"
 #include "tests/unit/reference.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 /* As sequences.py has them. */
 enum { RANDOM, DOMINANT, LARGE, SHARED_MEAN, SHARP, WORLDS };
 

@@ -18,8 +18,6 @@
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
 
-typedef float head_rows[T_HEADS][T_DIM];
-
 /* A life: a prompt, decode steps, a rewind where the strategy can, steps, another prompt, steps. */
 enum { P1 = 70, P2 = 25, STEPS = 20, ALL = P1 + P2 + 3 * STEPS };
 typedef struct {

@@ -97,19 +97,17 @@ static void check_full(rig *r)
     attn_seq_free(b);
 }
 
+static void check(rig *r)
+{
+    check_steps(r, 30, 4, 50);
+    check_steps(r, 40, 2, 30);
+    check_steps(r, 41, 7, 40);
+    check_full(r);
+}
+
 int main(void)
 {
-    static const char *const devices[] = {"ref", "cpu"};
     world_fill(&w, 5);
-    for (int d = 0; d < 2; d++) {
-        rig r;
-        err e = {0};
-        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
-        check_steps(&r, 30, 4, 50);
-        check_steps(&r, 40, 2, 30);
-        check_steps(&r, 41, 7, 40);
-        check_full(&r);
-        rig_close(&r);
-    }
+    rig_each(METHOD_DEVICES, N_METHOD_DEVICES, &w, 64, check);
     return tap_done();
 }
