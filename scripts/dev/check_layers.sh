@@ -37,7 +37,8 @@ below="model attention tokenizer kernels"
 }
 result "$(grep -nE '^#include ' api/kvasir.h | grep -v '<std[a-z]*\.h>')" "api/kvasir.h stands alone"
 result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes none of the engine"
-result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pqcache|retroinfer|pariskv|actqkv|infllm|tokenselect|mikv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
+names=$(sed -n 's/^    X(\([a-z0-9]*\)).*/\1/p' attention/strategies.c | grep -vxE 'full|oracle|codes' | paste -sd '|')
+result "$(grep -nE "\b(${names:?})\b" model/*.c model/*.h)" "model/ names no strategy"
 result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer generate cli lens eval serve commands api run.c)" "OpenMP in kernels/cpu/ only"
 sources=$(find run.c api attention cli commands eval examples generate lens serve kernels model python tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
