@@ -5,101 +5,84 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* ---- the dictionary: a tree of code points in a hash table of (node, code point) -> node ---- */
+/* ---- the dictionary: a sorted list of words ---- */
 
-enum { ROOT = 0, FIRST_CAP = 1 << 20, CHAR_BITS = 21, MAX_FREQ = 1000000000 };
-static const size_t MAX_DICTIONARY_BYTES = (size_t)1 << 28; /* so that a node's number has 32 bits */
+enum { MAX_FREQ = 1000000000 };
 
 typedef struct {
-    uint64_t *key;   /* node << CHAR_BITS | code point; 0: free */
-    uint32_t *child; /* by place of its key */
-    uint32_t *freq;  /* by node; 0: only the beginning of words */
-    size_t cap;      /* of the three, a power of two */
-    size_t n;        /* nodes */
-    double total;    /* sum of the frequencies, an exact integer */
+    utf8_text s; /* in the file */
+    uint32_t freq;
+} entry;
+
+typedef struct {
+    file_map file;
+    entry *word;
+    size_t n, cap;
+    double total; /* sum of the frequencies, an exact integer */
 } dictionary;
 
-/* Where key is, or the free place where it belongs. */
-static size_t find_place(const uint64_t *keys, size_t cap, uint64_t key)
+/* Words lo to hi - 1. */
+typedef struct {
+    size_t lo, hi;
+} range;
+
+/* Equal words stay in the order of the file. */
+static int by_word(const void *a, const void *b)
 {
-    uint64_t h = key * 0x9E3779B97F4A7C15u;
-    size_t at = (size_t)(h ^ h >> 32) & (cap - 1);
-    while (keys[at] && keys[at] != key) at = (at + 1) & (cap - 1);
-    return at;
+    const utf8_text *x = &((const entry *)a)->s, *y = &((const entry *)b)->s;
+    int d = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    if (d == 0 && x->n != y->n) d = x->n < y->n ? -1 : 1;
+    return d ? d : x->s < y->s ? -1 : 1;
 }
 
-/* Returns the node after `node` by c; 0: none. */
-static uint32_t step_to(const dictionary *d, uint32_t node, int32_t c)
+/* Returns the first word of the range that is not before all words with the prefix or, `after`, behind all of them. */
+static size_t bound(const dictionary *d, range r, utf8_text prefix, bool after)
 {
-    size_t at = find_place(d->key, d->cap, (uint64_t)node << CHAR_BITS | (uint32_t)c);
-    return d->key[at] ? d->child[at] : 0;
-}
-
-/* A table of twice the size, with everything that was in the old one. */
-static status grow_table(dictionary *d, err *e)
-{
-    uint64_t *key = NULL;
-    uint32_t *child = NULL, *freq = NULL;
-    size_t cap = d->cap ? 2 * d->cap : FIRST_CAP;
-    status st = MEM_NEW(&key, cap, e);
-    if (st == ST_OK) st = MEM_NEW(&child, cap, e);
-    if (st == ST_OK) st = MEM_NEW(&freq, cap, e);
-    if (st != ST_OK) {
-        mem_free(key);
-        mem_free(child);
-        return st;
+    while (r.lo < r.hi) {
+        size_t mid = r.lo + (r.hi - r.lo) / 2;
+        const utf8_text w = d->word[mid].s;
+        int order = memcmp(w.s, prefix.s, w.n < prefix.n ? w.n : prefix.n);
+        if (order < 0 || (order == 0 && (after || w.n < prefix.n))) r.lo = mid + 1;
+        else r.hi = mid;
     }
-    if (d->cap) memcpy(freq, d->freq, d->n * sizeof *freq);
-    for (size_t i = 0; i < d->cap; i++)
-        if (d->key[i]) {
-            size_t at = find_place(key, cap, d->key[i]);
-            key[at] = d->key[i];
-            child[at] = d->child[i];
-        }
-    mem_free(d->key);
-    mem_free(d->child);
-    mem_free(d->freq);
-    d->key = key;
-    d->child = child;
-    d->freq = freq;
-    d->cap = cap;
-    return ST_OK;
+    return r.lo;
 }
 
-static status add_node(dictionary *d, uint32_t *node, int32_t c, err *e)
+/* Leaves those words of the range that begin with the prefix; false: none. */
+static bool narrow(const dictionary *d, range *r, utf8_text prefix)
 {
-    if (d->n * 10 >= d->cap * 7) TRY(grow_table(d, e));
-    uint64_t key = (uint64_t)*node << CHAR_BITS | (uint32_t)c;
-    size_t at = find_place(d->key, d->cap, key);
-    if (!d->key[at]) {
-        d->key[at] = key;
-        d->child[at] = (uint32_t)d->n++;
-    }
-    *node = d->child[at];
-    return ST_OK;
+    r->lo = bound(d, *r, prefix, false);
+    r->hi = bound(d, *r, prefix, true);
+    return r->lo < r->hi;
+}
+
+/* Returns the frequency of the word that is the prefix of a range, as its last line says; 0: it is no word. */
+static uint32_t freq_of(const dictionary *d, range r, size_t prefix)
+{
+    uint32_t freq = 0;
+    for (; r.lo < r.hi && d->word[r.lo].s.n == prefix; r.lo++) freq = d->word[r.lo].freq;
+    return freq;
 }
 
 /* One line: a word, a space, a decimal number, and maybe more after another space. */
 static status add_line(dictionary *d, utf8_text s, const char *path, size_t line, err *e)
 {
-    size_t i = 1, digits = 0;
-    uint32_t node = ROOT;
+    size_t space = text_find(s, 0, utf8_of(" ")), end = space < s.n ? space : s.n, i = end + 1;
+    const utf8_text word = {s.s, end};
     uint64_t freq = 0;
-    while (s.n && s.s[0] != ' ') {
-        int32_t c = 0;
-        if (!text_next(&s, &c) || c == 0) return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
-        TRY(add_node(d, &node, c, e));
-    }
-    for (; i < s.n && char_is_ascii_digit(s.s[i]) && freq <= MAX_FREQ; i++, digits++)
-        freq = freq * 10 + (uint64_t)(s.s[i] - '0');
-    if (node == ROOT || digits == 0 || freq > MAX_FREQ || (i < s.n && s.s[i] != ' ' && s.s[i] != '\r'))
+    if (text_check(word, NULL) != ST_OK || memchr(word.s, 0, word.n))
+        return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
+    for (; i < s.n && char_is_ascii_digit(s.s[i]) && freq <= MAX_FREQ; i++) freq = freq * 10 + (uint64_t)(s.s[i] - '0');
+    if (word.n == 0 || i <= end + 1 || freq > MAX_FREQ || (i < s.n && s.s[i] != ' ' && s.s[i] != '\r'))
         return err_set(e, ST_FORMAT, "%s line %zu: expected 'word frequency tag'", path_tail(path), line);
-    d->freq[node] = (uint32_t)freq; /* the last line of a word counts, but the sum has them all */
+    TRY(MEM_ROOM(&d->word, &d->cap, d->n + 1, e));
+    d->word[d->n++] = (entry){word, (uint32_t)freq};
     d->total += (double)freq;
     return ST_OK;
 }
@@ -107,30 +90,23 @@ static status add_line(dictionary *d, utf8_text s, const char *path, size_t line
 /* Reads "word frequency tag" lines. */
 static status dictionary_read(dictionary *d, const char *path, err *e)
 {
-    file_map map = {0};
     size_t line = 0;
-    *d = (dictionary){.n = 1};
-    TRY(file_map_open(&map, path, e));
-    status st = map.size > MAX_DICTIONARY_BYTES ? err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed",
-                                                          path_tail(path), map.size, MAX_DICTIONARY_BYTES)
-                                                : grow_table(d, e);
-    for (size_t i = 0; st == ST_OK && i < map.size;) {
-        const char *s = (const char *)map.data + i, *end = memchr(s, '\n', map.size - i);
-        size_t n = end ? (size_t)(end - s) : map.size - i;
-        st = add_line(d, (utf8_text){s, n}, path, ++line, e);
+    TRY(file_map_open(&d->file, path, e));
+    for (size_t i = 0; i < d->file.size;) {
+        const char *s = (const char *)d->file.data + i, *end = memchr(s, '\n', d->file.size - i);
+        size_t n = end ? (size_t)(end - s) : d->file.size - i;
+        TRY(add_line(d, (utf8_text){s, n}, path, ++line, e));
         i += n + 1;
     }
-    if (st == ST_OK && d->total < 1) st = err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
-    file_map_close(&map);
-    return st;
+    if (d->total < 1) return err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
+    qsort(d->word, d->n, sizeof *d->word, by_word);
+    return ST_OK;
 }
 
 static void dictionary_free(dictionary *d)
 {
-    mem_free(d->key);
-    mem_free(d->child);
-    mem_free(d->freq);
-    *d = (dictionary){0};
+    mem_free(d->word);
+    file_map_close(&d->file);
 }
 
 /* ---- the hidden Markov model: each Chinese character begins, continues or ends a word or is one ---- */
@@ -355,10 +331,8 @@ static status cut_unknown(const segmenter *g, utf8_text s, text_list *words, err
 
 static bool is_word(const segmenter *g, utf8_text s)
 {
-    uint32_t node = ROOT;
-    for (int32_t c; text_next(&s, &c);)
-        if (!(node = step_to(&g->words, node, c))) return false;
-    return g->words.freq[node] > 0;
+    range r = {0, g->words.n};
+    return narrow(&g->words, &r, s) && freq_of(&g->words, r, s.n) > 0;
 }
 
 static status push_characters(text_list *words, utf8_text s, err *e)
@@ -386,22 +360,23 @@ typedef struct {
 } step;
 
 /* Best first word from every byte that begins a character, from right to left; of equal ones the longer.
- * step[s.n].score = 0. */
+ * path[s.n].score = 0. */
 static void find_path(const segmenter *g, utf8_text s, step *path)
 {
     int32_t c;
-    for (size_t i = s.n, j; i > 0;) {
+    for (size_t i = s.n; i > 0;) {
         i -= (size_t)char_before(s.s, i, &c);
-        uint32_t node = ROOT;
         utf8_text rest = text_from(s, i, s.n);
-        size_t first = i + text_first(rest, 1).n;
+        const size_t first = i + text_first(rest, 1).n;
+        range r = {0, g->words.n};
         path[i] = (step){log(1) - g->log_total + path[first].score, first, true};
-        for (bool any = false; text_next(&rest, &c) && (node = step_to(&g->words, node, c));) {
-            uint32_t freq = g->words.freq[node];
+        bool any = false;
+        while (text_next(&rest, &c) && narrow(&g->words, &r, text_from(s, i, s.n - rest.n))) {
+            const size_t end = s.n - rest.n;
+            uint32_t freq = freq_of(&g->words, r, end - i);
             if (!freq) continue;
-            j = s.n - rest.n;
-            double score = log((double)freq) - g->log_total + path[j].score;
-            if (!any || score >= path[i].score) path[i] = (step){score, j, j == first};
+            double score = log((double)freq) - g->log_total + path[end].score;
+            if (!any || score >= path[i].score) path[i] = (step){score, end, end == first};
             any = true;
         }
     }
