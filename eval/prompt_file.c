@@ -3,6 +3,7 @@
 
 #include "eval/prompt_file.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/file.h"
@@ -20,6 +21,23 @@ status prompt_table_read(json_t **out, const char *data_dir, const char *name, e
     status st = json_read_object(out, path, MAX_BYTES, MAX_DEPTH, e);
     mem_free(path);
     return st;
+}
+
+json_t *prompt_table_find(const json_t *table, const char *name, const char *option, err *e)
+{
+    json_t *found = json_object_get(table, name);
+    nearest near;
+    char list[160] = "";
+    size_t n = 0;
+    if (found) return found;
+    nearest_start(&near, name);
+    for (void *i = json_object_iter((json_t *)(uintptr_t)table); i;
+         i = json_object_iter_next((json_t *)(uintptr_t)table, i)) {
+        nearest_try(&near, json_object_iter_key(i), strlen(json_object_iter_key(i)));
+        if (n < sizeof list) n += (size_t)snprintf(list + n, sizeof list - n, " %s", json_object_iter_key(i));
+    }
+    err_set(e, ST_USAGE, "%s: '%.40s' is not one of:%s%s", option, name, list, nearest_hint(&near));
+    return NULL;
 }
 
 status prompt_file_parse(prompt_file *f, const char *text, size_t n, const char *name, err *e)

@@ -18,6 +18,8 @@ typedef struct {
 
 /* Reads a table of a benchmark, DIR/NAME of the folder of evaluation data: a JSON object. */
 status prompt_table_read(json_t **out, const char *data_dir, const char *name, err *e);
+/* Returns the member that an option names; NULL: ST_USAGE with the names of all members and the nearest one. */
+json_t *prompt_table_find(const json_t *table, const char *name, const char *option, err *e);
 
 /* prompt_file_close also after an error; name is borrowed. */
 status prompt_file_read(prompt_file *f, const char *path, err *e);

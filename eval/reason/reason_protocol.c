@@ -10,7 +10,6 @@
 #include "eval/prompt_file.h"
 #include "eval/python_random.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/nearest.h"
 #include "kernels/base/sha256.h"
 #include "tokenizer/chars.h"
 
@@ -20,23 +19,6 @@ static utf8_text text_of(const json_t *j)
 }
 
 /* ---- the file ---- */
-
-static status unknown(const json_t *all, reason_task task, const char *name, err *e)
-{
-    const char *key;
-    json_t *j;
-    nearest near;
-    char list[160] = "";
-    size_t n = 0;
-    nearest_start(&near, name);
-    json_object_foreach((json_t *)(uintptr_t)all, key, j)
-    {
-        nearest_try(&near, key, strlen(key));
-        if (n < sizeof list) n += (size_t)snprintf(list + n, sizeof list - n, " %s", key);
-    }
-    return err_set(e, ST_USAGE, "--rules: '%.40s' is not one of:%s (eval %s)%s", name, list, reason_task_name(task),
-                   nearest_hint(&near));
-}
 
 static status wrong(const reason_protocol *p, const char *what, err *e)
 {
@@ -133,8 +115,8 @@ status reason_protocol_open(reason_protocol *p, reason_task task, const char *na
     json_t *all = json_object_get(p->source, reason_task_name(task));
     void *first = json_object_iter(all);
     if (!first) return err_set(e, ST_FORMAT, "protocols.json: '%s' is missing", reason_task_name(task));
-    json_t *row = name ? json_object_get(all, name) : json_object_iter_value(first);
-    if (!row) return unknown(all, task, name, e);
+    json_t *row = name ? prompt_table_find(all, name, "--rules", e) : json_object_iter_value(first);
+    if (!row) return ST_USAGE;
     p->name = name ? name : json_object_iter_key(first);
     return read_protocol(p, row, e);
 }

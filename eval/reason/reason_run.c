@@ -384,10 +384,7 @@ static bool is_loop(const int32_t *ids, size_t n)
 
 static json_t *costs(const evaluation *ev, const evaluation_item *x, const batch_reply *a)
 {
-    json_t *o = evaluation_costs_of(ev, x, a);
-    if (o && json_object_set_new(o, "loop", json_boolean(is_loop(a->ids, a->n))) == 0) return o;
-    json_decref(o);
-    return NULL;
+    return results_merge(evaluation_costs_of(ev, x, a), json_pack("{s:b}", "loop", is_loop(a->ids, a->n)));
 }
 
 /* ---- the report: numbers ---- */
@@ -433,27 +430,33 @@ static bool is_right(const reason_run *r, const json_t *line, size_t by)
     return json_integer_value(json_object_get(json_object_get(line, "scores"), metric_label(r, by))) == 1;
 }
 
-/* The share of a row's answers in a group that are right by a metric. */
-static double accuracy(const answers *a, size_t row, size_t by, answer_group g)
+/* The share of a row's answers that are right by a metric. */
+static double accuracy_by(const answers *a, size_t row, size_t by)
 {
     double right = 0, n = 0;
     for (size_t i = 0; i < a->n; i++) {
         const json_t *line = a->line[row * a->n + i];
-        if (!line || !answers_has(a, i, g)) continue;
-        right += is_right(run_of(a), line, by);
-        n++;
+        n += line != NULL;
+        right += line && is_right(run_of(a), line, by);
     }
     return share(right, n);
 }
 
-static double accuracy_by(const answers *a, size_t row, size_t by)
+/* The first metric's score; others follow it in the line. */
+static double first_score(const json_t *line)
 {
-    return accuracy(a, row, by, ALL_ANSWERS);
+    json_t *scores = json_object_get(line, "scores");
+    return (double)json_integer_value(json_object_iter_value(json_object_iter(scores)));
 }
 
-static double accuracy_in(const answers *a, size_t row, size_t group)
+static double percent(double sum, size_t n)
 {
-    return accuracy(a, row, 0, ANSWERS((int64_t)group, ANSWER_ANY, ANSWER_ANY));
+    return 100 * (sum / (double)n);
+}
+
+static answer_group group_of(size_t group)
+{
+    return ANSWERS((int64_t)group, ANSWER_ANY, ANSWER_ANY);
 }
 
 /* Counts the samples of a problem that a row answered, and those that are right by the first metric. */
@@ -556,8 +559,7 @@ static status print_accuracies(const answers *a, err *e)
     for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++) {
         const utf8_text x = group_name(r, g);
         snprintf(name, sizeof name, "%.*s", x.n < 22 ? (int)x.n : 22, x.n ? x.s : "others");
-        TRY(print_line(a, 2, name, answers_count(a, ANSWERS((int64_t)g, ANSWER_ANY, ANSWER_ANY)), 1, 100, accuracy_in,
-                       g, e));
+        TRY(answers_line(a, 2, name, group_of(g), e));
     }
     return ST_OK;
 }
@@ -616,8 +618,10 @@ static void add_row(json_t **list, const answers *a, size_t row)
         snprintf(name, sizeof name, "%zu", k);
         json_object_set_new(pass, name, results_real(pass_at(a, row, k)));
     }
-    for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++)
-        json_object_set_new(in, group_name(r, g).n ? group_name(r, g).s : "", results_real(accuracy_in(a, row, g)));
+    for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++) {
+        const answer_cell c = answers_cell(a, row, group_of(g));
+        json_object_set_new(in, group_name(r, g).n ? group_name(r, g).s : "", results_real(share(c.sum, (double)c.n)));
+    }
     const answer_cell c = answers_cell(a, row, ALL_ANSWERS);
     json_t *more =
         json_pack("{s:I, s:o, s:[o, o], s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "n", (json_int_t)c.costs.n, "accuracy", by,
@@ -625,11 +629,9 @@ static void add_row(json_t **list, const answers *a, size_t row)
                   in, "no_answer", whole(generation(a, row, NONE)), "hit_limit", whole(generation(a, row, LIMIT)),
                   "loops", whole(generation(a, row, LOOPS)), "new_tokens", results_real(generation(a, row, TOKENS)),
                   "new_tokens_per_second", results_real(generation(a, row, SPEED)));
-    bool good = o && more && json_object_update(o, more) == 0;
-    json_decref(more);
-    if (good) evaluation_costs_json(o, &c.costs);
-    else json_decref(o);
-    json_add(list, good ? o : NULL);
+    o = results_merge(o, more);
+    if (o) evaluation_costs_json(o, &c.costs);
+    json_add(list, o);
 }
 
 static json_t *options_json(const void *own)
@@ -644,6 +646,9 @@ static const answers_layout layout = {.answer = answer_of,
                                       .title = print_title,
                                       .lines = print_accuracies,
                                       .costs = print_generations,
+                                      .decimals = 1,
+                                      .mean = percent,
+                                      .score = first_score,
                                       .cells = add_row,
                                       .options = options_json};
 

@@ -71,11 +71,7 @@ static json_t *config(const void *own)
         if (in->runs[i]) json_object_set_new(tasks, ruler_tasks[i].name, json_integer((json_int_t)in->samples[i]));
     json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", ruler_word(in, RULER_PREFIX),
                           "protocol", protocol_of(r->ev));
-    bool good = o && from && json_object_update(o, from) == 0;
-    json_decref(from);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
+    return results_merge(o, from);
 }
 
 /* ---- prompts ---- */

@@ -10,7 +10,6 @@
 #include "eval/prompt_file.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/nearest.h"
 
 const char *const ruler_file_options[RULER_FILES] = {"--essays", "--squad", "--hotpotqa"};
 
@@ -52,18 +51,6 @@ const char *ruler_value_name(const ruler_task *task)
 static const char *const families[RULER_FAMILIES] = {"niah", "variable_tracking", "common_words_extraction",
                                                      "freq_words_extraction", "qa"};
 
-static status find_wrapper(ruler_templates *t, const char *name, err *e)
-{
-    json_t *list = json_object_get(t->root, "model_templates");
-    nearest near;
-    if ((t->wrapper = json_string_value(json_object_get(list, name)))) return ST_OK;
-    nearest_start(&near, name);
-    for (void *i = json_object_iter(list); i; i = json_object_iter_next(list, i))
-        nearest_try(&near, json_object_iter_key(i), strlen(json_object_iter_key(i)));
-    return err_set(e, ST_USAGE, "--template: '%.40s' is none of RULER's: base, meta-chat, meta-llama3, ...%s", name,
-                   nearest_hint(&near));
-}
-
 static status find_texts(ruler_templates *t, bool old, err *e)
 {
     json_t *tasks;
@@ -85,7 +72,9 @@ status ruler_templates_open(ruler_templates *t, const char *data_dir, bool old, 
     *t = (ruler_templates){0};
     TRY(prompt_table_read(&t->root, data_dir, "ruler/templates.json", e));
     TRY(find_texts(t, old, e));
-    return find_wrapper(t, wrapper, e);
+    const json_t *found = prompt_table_find(json_object_get(t->root, "model_templates"), wrapper, "--template", e);
+    t->wrapper = json_string_value(found);
+    return t->wrapper ? ST_OK : err_set(e, ST_USAGE, "--template %s: not a text", wrapper);
 }
 
 void ruler_templates_close(ruler_templates *t)
