@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
 #include "cli/command.h"
-#include "eval/evaluation.h"
 #include "cli/ranks.h"
+#include "commands/generate.h"
+#include "eval/evaluation.h"
 
 static void print_usage(FILE *f)
 {
@@ -38,50 +38,58 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
     _exit(1);
 }
 
-static void catch_bus_error(const cli *c)
+static void catch_bus_error(const command *cmd, run_options *o)
 {
     struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
-    const char *where = c->input ? c->input : c->engine.model.dir;
-    err_set(&bus_error, ST_IO, "run %s: %.100s%s%.100s: a file was truncated while in use", c->out.command,
-            where ? where : "the built-in model", c->load ? " or " : "", c->load ? c->load : "");
+    const char **argument = options_part(cmd, o, IN_ARGUMENT);
+    const char *where = argument && *argument ? *argument : o->engine.model.dir;
+    const char *load = cmd->groups & OPTIONS_REPLY ? ((const reply_options *)o)->load : NULL;
+    err_set(&bus_error, ST_IO, "run %s: %.100s%s%.100s: a file was truncated while in use", cmd->name,
+            where ? where : "the built-in model", load ? " or " : "", load ? load : "");
     strcat(bus_error.msg, "\n");
     sigaction(SIGBUS, &a, NULL);
 }
 
-static status run_with(const command *cmd, cli *c, err *e)
+/* Runs the command as one of the ranks. */
+static status run_rank(const command *cmd, run_options *o, comm *ranks, err *e)
 {
-    TRY(report_check(&c->out, e));
-    return cmd->evaluation ? evaluation_run(cmd->evaluation, c, e) : cmd->run(c, e);
+    if (cmd->groups & OPTIONS_MODEL) o->engine.device.ranks = ranks;
+    if (ranks->rank > 0) o->out.json = o->out.csv = NULL;
+    if (ranks->rank > 0 || o->out.quiet) out_hush();
+    TRY(report_check(&o->out, e));
+    return cmd->evaluation ? evaluation_run(cmd->evaluation, o, e) : cmd->run(o, e);
 }
 
-static int run_command(const command *cmd, int argc, char **argv)
+/* Runs the command with options of which a tool has the first ones only. Returns the exit status. */
+static int run_with(const command *cmd, run_options *o, int argc, char **argv)
 {
-    cli c = {.out.command = cmd->name, .engine.verifies = cmd->verifies};
     comm *ranks = NULL;
     err e = {0};
-    if (cmd->own_size && !(c.own = calloc(1, cmd->own_size))) return 1;
-    status st = options_parse(&c, cmd, argc, argv, &e);
+    o->out.command = cmd->name;
+    status st = options_parse(o, cmd, argc, argv, &e);
     if (st == ST_OK) {
-        int rc = ranks_launch(&ranks, cmd->name, c.engine.device.tp);
-        if (rc >= 0) {
-            free(c.own);
-            return rc;
-        }
-        catch_bus_error(&c);
-        st = ranks_open(&ranks, cmd->name, cmd->alone, c.engine.device.tp, argc, argv, &e);
-        c.engine.device.ranks = ranks;
+        int tp = cmd->groups & OPTIONS_MODEL ? o->engine.device.tp : 0, rc = ranks_launch(&ranks, cmd->name, tp);
+        if (rc >= 0) return rc;
+        catch_bus_error(cmd, o);
+        st = ranks_open(&ranks, cmd->name, cmd->alone, tp, argc, argv, &e);
     }
-    if (ranks && ranks->rank > 0) c.out.quiet = true, c.out.json = c.out.csv = NULL;
-    if (c.out.quiet) out_hush();
-    if (st == ST_OK) st = run_with(cmd, &c, &e);
+    if (st == ST_OK) st = run_rank(cmd, o, ranks, &e);
     int rc = st == ST_OK ? 0 : st == ST_USAGE ? 2 : 1;
     if (ranks_speaks(ranks, rc) && rc) fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
     rc = comm_close(ranks, rc);
-    free(c.own);
     if (st == ST_INTERRUPTED) { /* ends as Ctrl-C would have ended it: shells and scripts look at that */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
+    return rc;
+}
+
+static int run_command(const command *cmd, int argc, char **argv)
+{
+    run_options *o = calloc(1, cmd->size);
+    if (!o) return 1;
+    int rc = run_with(cmd, o, argc, argv);
+    free(o);
     return rc;
 }
 

@@ -1,13 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /* The commands and their options, as tables. Parsing, --help, the man page and completion follow from them.
  *
- * A command is a constant of this type, NAME_command, in a file or folder of its own, and a line in commands.c. */
+ * A command is a constant of this type, NAME_command, in a file or folder of its own, and a line in commands.c. Its
+ * options fill a struct of its own, which begins with a run_options, or with a tool_options if it runs no model. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
 #include <stddef.h>
 
-#include "cli/cli.h"
+#include "cli/lineup.h"
+#include "cli/prompt.h"
+#include "cli/report.h"
+#include "cli/values.h"
+
+typedef struct {
+    result_options out;
+    model_options model;
+} tool_options;
+
+typedef struct {
+    result_options out;
+    engine_options engine;
+    attn_args attn;
+    seed_option seed;
+} run_options;
+
+_Static_assert(offsetof(run_options, engine.model) == offsetof(tool_options, model), "-m is in both");
 
 typedef enum {
     OPTION_TEXT,     /* const char * */
@@ -33,23 +51,26 @@ enum {
     OPTIONS_PREFIX = 512  /* of those that keep prompts */
 };
 
+/* Where the offset of a value begins: at the options of the command, or at a part of them, whose place the command
+ * tells. */
+typedef enum { IN_OPTIONS, IN_PREFIX, IN_TEMPLATE, IN_ARGUMENT, OPTION_PLACES } option_place;
+
 typedef struct {
     unsigned groups;  /* of OPTIONS_COMMON ...; 0: of one command, which has it in its own list */
     const char *name; /* NULL: the letter alone */
     int letter;       /* 0: the name alone */
     const char *arg;  /* its value, as --help shows it; words separated by | are all there are; NULL: a flag */
     option_type type;
-    size_t at;            /* where the value goes: AT or AT_OWN */
-    bool own;             /* in cli.own, not in cli */
+    option_place in;
+    size_t at;            /* where the value goes there */
     double min, max, def; /* of numbers */
     const char *help;     /* a line of --help */
     const char *man;      /* of the man page, which else has `help`; paragraphs end with \n */
 } cli_option;
 
-#define AT(field)           .at = offsetof(cli, field)
-#define AT_OWN(type, field) .at = offsetof(type, field), .own = true
+#define AT(type, field) .at = offsetof(type, field)
 
-/* A row without a letter; kind: one of those that follow; at: AT or AT_OWN. */
+/* A row without a letter; kind: one of those that follow; at: AT. */
 #define OPTION(name_, arg_, kind, at_, help_)                                                                          \
     {                                                                                                                  \
         .name = name_, .arg = arg_, kind, at_, .help = help_                                                           \
@@ -65,12 +86,11 @@ typedef struct {
     const char *name, *args, *summary;
     unsigned groups;       /* OPTIONS_MODEL ... */
     const cli_option *own; /* its other options; ends with a row without help */
-    size_t own_size;       /* of what they fill: cli.own */
-    bool compares;         /* takes several strategies: --skip is 0 for all of them unless it is given */
-    bool alone;            /* for one process, not for several ranks */
-    bool verifies;         /* verifies drafts: the decoder has the rows for it, as with --draft */
-    int n_new;             /* default of -n */
-    status (*run)(const cli *, err *);
+    size_t size;           /* of its options */
+    /* Offsets in them of a prefix_args, the name of a template, and the argument that is not an option; 0: none. */
+    size_t place[OPTION_PLACES];
+    bool alone; /* for one process, not for several ranks */
+    status (*run)(void *options, err *e);
     const struct evaluation_kind *evaluation; /* instead of `run`: the loop that evaluations share */
     const char *measure;                      /* `eval fidelity --measure NAME` is this command; NULL: none */
 } command;
@@ -83,12 +103,15 @@ const command *command_find(char **argv, int argc, int *n);
 /* To stderr: there is no such command, with the nearest name. */
 void command_unknown(char **argv, int argc);
 
-/* Fills c and its `own`, which has cmd->own_size bytes. Wrong usage, --help and --help-attn end the program. */
-status options_parse(cli *c, const command *cmd, int argc, char **argv, err *e);
+/* Fills cmd->size bytes of options. Wrong usage, --help and --help-attn end the program. */
+status options_parse(void *options, const command *cmd, int argc, char **argv, err *e);
+/* Returns the part of a command's options; NULL: it has none. */
+void *options_part(const command *cmd, void *options, option_place in);
 /* Option i of a command, shared ones first; NULL: there are no more. */
 const cli_option *options_of(const command *cmd, size_t i);
-/* The shared options; ends with a row without help. */
-extern const cli_option options_shared[];
+/* The options that several commands take, in tables that end with a row without help; ends with NULL. */
+extern const cli_option *const option_tables[];
+extern const cli_option shared_rows[], prefix_rows[];
 
 /* The exit status of `--help-attn NAME`. */
 int options_help_attn(const char *name);

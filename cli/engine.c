@@ -189,6 +189,17 @@ draft_options engine_drafts(const engine_options *o)
     return (draft_options){.spec = o->draft, .name = "--draft", .weights = o->draft_weights, .ranks = o->device.ranks};
 }
 
+status engine_check_session(const engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
+{
+    const decoder_options o = engine_decoder(g, 1);
+    const draft_options drafts = engine_drafts(&g->o);
+    drafter *d;
+    TRY(drafter_create(&d, &drafts, spec, e));
+    status st = session_check(g->m, &o, spec, drafter_session(d, n_tokens), e);
+    drafter_free(d);
+    return st;
+}
+
 status engine_open_decoder(engine *g, size_t max_batch, err *e)
 {
     const char *gemm = g->o.device.gemm;

@@ -66,6 +66,8 @@ void engine_close(engine *g);
 decoder_options engine_decoder(const engine *g, size_t max_batch);
 /* --draft and --draft-weights. */
 draft_options engine_drafts(const engine_options *o);
+/* Checks that a session of n tokens can be created, with the drafts of --draft. */
+status engine_check_session(const engine *g, const attn_spec *spec, int64_t n_tokens, err *e);
 
 /* A word of --weights. */
 status cli_parse_weights(dtype *out, const char *text, err *e);

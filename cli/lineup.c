@@ -151,13 +151,7 @@ typedef struct {
 static status has_session(void *ctx, const attn_spec *s, err *why)
 {
     const checked *x = ctx;
-    const decoder_options o = engine_decoder(x->g, 1);
-    const draft_options drafts = engine_drafts(&x->g->o);
-    drafter *d;
-    TRY(drafter_create(&d, &drafts, s, why));
-    status st = session_check(x->g->m, &o, s, drafter_session(d, x->limit), why);
-    drafter_free(d);
-    return st;
+    return engine_check_session(x->g, s, x->limit, why);
 }
 
 status lineup_check(lineup *l, const engine *g, int64_t limit, err *e)

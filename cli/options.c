@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* From the words of a command line to the fields of cli. argp reads them and prints --help. */
+/* From the words of a command line to the options of a command. argp reads them and prints --help. */
 #include "config.h"
 
 #include <argp.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "kernels/base/nearest.h"
 
 /* FIRST_KEY: argp's keys of options without a letter are numbered from here. */
@@ -19,13 +20,14 @@ typedef struct {
     const cli_option *row[MAX_OPTIONS];
     size_t n;
     const command *cmd;
-    cli *c;
+    void *options;
 } parsing;
 
 const cli_option *options_of(const command *cmd, size_t i)
 {
-    for (const cli_option *o = options_shared; o->help; o++)
-        if (o->groups & (OPTIONS_COMMON | cmd->groups) && i-- == 0) return o;
+    for (const cli_option *const *t = option_tables; *t; t++)
+        for (const cli_option *o = *t; o->help; o++)
+            if (o->groups & (OPTIONS_COMMON | cmd->groups) && i-- == 0) return o;
     for (const cli_option *o = cmd->own; o && o->help; o++)
         if (i-- == 0) return o;
     return NULL;
@@ -142,16 +144,21 @@ static uint64_t seed(struct argp_state *state, const cli_option *o, const char *
     return v;
 }
 
-static void *field(cli *c, const cli_option *o)
+void *options_part(const command *cmd, void *options, option_place in)
 {
-    return (char *)(o->own ? c->own : (void *)c) + o->at;
+    return cmd->place[in] || in == IN_OPTIONS ? (char *)options + cmd->place[in] : NULL;
 }
 
-static void set_default(cli *c, const cli_option *o)
+static void *field(const parsing *p, const cli_option *o)
 {
-    if (o->type == OPTION_WHOLE) *(int *)field(c, o) = (int)o->def;
-    if (o->type == OPTION_NUMBER) *(double *)field(c, o) = o->def;
-    if (o->type == OPTION_SEED) ((seed_option *)field(c, o))->value = (uint64_t)o->def;
+    return (char *)options_part(p->cmd, p->options, o->in) + o->at;
+}
+
+static void set_default(const parsing *p, const cli_option *o)
+{
+    if (o->type == OPTION_WHOLE) *(int *)field(p, o) = (int)o->def;
+    if (o->type == OPTION_NUMBER) *(double *)field(p, o) = o->def;
+    if (o->type == OPTION_SEED) ((seed_option *)field(p, o))->value = (uint64_t)o->def;
 }
 
 static void add_text(struct argp_state *state, text_options *t, const cli_option *o, const char *text)
@@ -162,15 +169,15 @@ static void add_text(struct argp_state *state, text_options *t, const cli_option
     t->text[t->n++] = text;
 }
 
-static void take(struct argp_state *state, cli *c, const cli_option *o, char *arg)
+static void take(struct argp_state *state, const parsing *p, const cli_option *o, char *arg)
 {
     switch (o->type) {
-    case OPTION_TEXT: *(const char **)field(c, o) = arg; return;
-    case OPTION_FLAG: *(bool *)field(c, o) = true; return;
-    case OPTION_WHOLE: *(int *)field(c, o) = whole(state, o, arg); return;
-    case OPTION_NUMBER: *(double *)field(c, o) = number(state, o, arg); return;
-    case OPTION_SEED: *(seed_option *)field(c, o) = (seed_option){seed(state, o, arg), true}; return;
-    case OPTION_TEXTS: return add_text(state, field(c, o), o, arg);
+    case OPTION_TEXT: *(const char **)field(p, o) = arg; return;
+    case OPTION_FLAG: *(bool *)field(p, o) = true; return;
+    case OPTION_WHOLE: *(int *)field(p, o) = whole(state, o, arg); return;
+    case OPTION_NUMBER: *(double *)field(p, o) = number(state, o, arg); return;
+    case OPTION_SEED: *(seed_option *)field(p, o) = (seed_option){seed(state, o, arg), true}; return;
+    case OPTION_TEXTS: return add_text(state, field(p, o), o, arg);
     case OPTION_HELP_ATTN: exit(options_help_attn(arg));
     }
 }
@@ -179,20 +186,20 @@ static error_t on_key(int key, char *arg, struct argp_state *state)
 {
     parsing *p = state->input;
     for (size_t i = 0; i < p->n; i++)
-        if (p->argp[i].key == key) return take(state, p->c, p->row[i], arg), 0;
+        if (p->argp[i].key == key) return take(state, p, p->row[i], arg), 0;
     if (key != ARGP_KEY_ARG) return ARGP_ERR_UNKNOWN;
-    if (!p->cmd->args[0] || p->c->input) wrong_usage(state, "unexpected argument '%s'", arg);
-    p->c->input = arg;
+    const char **argument = options_part(p->cmd, p->options, IN_ARGUMENT);
+    if (!argument || *argument) wrong_usage(state, "unexpected argument '%s'", arg);
+    *argument = arg;
     return 0;
 }
 
-status options_parse(cli *c, const command *cmd, int argc, char **argv, err *e)
+status options_parse(void *options, const command *cmd, int argc, char **argv, err *e)
 {
     static char name[64]; /* argp keeps it in argv[0] */
-    parsing p = {.cmd = cmd, .c = c};
+    parsing p = {.cmd = cmd, .options = options};
     collect(&p);
-    for (size_t i = 0; i < p.n; i++) set_default(c, p.row[i]);
-    c->n_new = cmd->n_new;
+    for (size_t i = 0; i < p.n; i++) set_default(&p, p.row[i]);
     struct argp argp = {p.argp, on_key, cmd->args, cmd->summary, NULL, NULL, NULL};
     snprintf(name, sizeof name, "run %s", cmd->name);
     argv[0] = name;

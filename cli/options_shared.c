@@ -4,27 +4,23 @@
 
 #include "cli/command.h"
 
-#define COMMON  .groups = OPTIONS_COMMON
-#define MODEL   .groups = OPTIONS_MODEL
-#define LENGTH  .groups = OPTIONS_LENGTH
-#define REPLY   .groups = OPTIONS_REPLY
-#define DRAFTS  .groups = OPTIONS_REPLY | OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
-#define PROMPT  .groups = OPTIONS_PROMPT
-#define SAMPLES .groups = OPTIONS_SAMPLES
-#define PREFIX  .groups = OPTIONS_PREFIX
+#define COMMON .groups = OPTIONS_COMMON
+#define MODEL  .groups = OPTIONS_MODEL
+#define LENGTH .groups = OPTIONS_LENGTH
+#define PREFIX .groups = OPTIONS_PREFIX, .in = IN_PREFIX
 
 enum { MOST = 1 << 30 };
 
-const cli_option options_shared[] = {
+const cli_option shared_rows[] = {
     /* ---- of every command ---- */
-    {COMMON, .letter = 'm', .arg = "DIR", AT(engine.model.dir),
+    {COMMON, .letter = 'm', .arg = "DIR", AT(run_options, engine.model.dir),
      .help = "Hugging Face model folder (default: the built-in model)"},
-    {COMMON, .name = "json", .arg = "FILE", AT(out.json), .help = "write results as JSON",
+    {COMMON, .name = "json", .arg = "FILE", AT(run_options, out.json), .help = "write results as JSON",
      .man = "Writes the results as one JSON object."},
-    {COMMON, .name = "quiet", .type = OPTION_FLAG, AT(out.quiet), .help = "no progress, no statistics"},
+    {COMMON, .name = "quiet", .type = OPTION_FLAG, AT(run_options, out.quiet), .help = "no progress, no statistics"},
 
     /* ---- of those that run a model ---- */
-    {MODEL, .name = "attn", .arg = "NAME[:K=V]...", AT(attn.names),
+    {MODEL, .name = "attn", .arg = "NAME[:K=V]...", AT(run_options, attn.names),
      .help = "attention strategy; a list where a command compares several",
      .man =
          "Attention strategy, for example streaming:sink=4:budget=256. passkey, bench and the evaluations compare "
@@ -32,16 +28,16 @@ const cli_option options_shared[] = {
          "that cannot run is left out, with its reason.\n"
          "The parameter gqa says how the query heads of a KV head share a selection. By default they vote or "
          "average; with gqa=per_q each query head selects for itself, as the code of Quest's authors does."},
-    {MODEL, .name = "budget", .arg = "N", AT(attn.budget),
+    {MODEL, .name = "budget", .arg = "N", AT(run_options, attn.budget),
      .help = "tokens kept or attended; a list where a command compares several"},
-    {MODEL, .name = "skip", .arg = "N", AT(attn.skip),
+    {MODEL, .name = "skip", .arg = "N", AT(run_options, attn.skip),
      .help = "the first N layers run full attention, or the layers of a list a+b+c (default: 0 where strategies are "
              "compared, else the strategy's own)",
      .man = "The first N layers run full attention, or the layers of a list a+b+c. Where strategies are compared "
             "(passkey, bench, eval) the default is 0 for all of them, and the table says so; generate and chat take "
             "the default of the strategy's paper (2 for quest and fier, else 0). A strategy that sets skip or budget "
             "itself keeps its own."},
-    {MODEL, .name = "certify", .arg = "EPS", AT(attn.certify),
+    {MODEL, .name = "certify", .arg = "EPS", AT(run_options, attn.certify),
      .help = "no query head misses more than this share of its attention, for sure (--attn codes --kv kivi4)",
      .man = "No query head of a layer that selects misses more than the share EPS of its attention: a step attends as "
             "many tokens as it takes to be sure of that, whatever --budget says; budget=N inside the strategy bounds "
@@ -49,7 +45,7 @@ const cli_option options_shared[] = {
             "before they became codes. For codes over q8, q4, kivi4, logquant4 or hf4:zero=float, on a CPU; strategies "
             "whose "
             "bounds certify nothing (pages, single bits) and those that drop tokens are refused."},
-    {MODEL, .name = "kv", .arg = "STORE", AT(attn.kv),
+    {MODEL, .name = "kv", .arg = "STORE", AT(run_options, attn.kv),
      .help =
          "how keys and values are stored: f16 (default; logits: f32), bf16, f32, in blocks of 8 or 4 bits: q8, q4, or "
          "in codes: kivi2, kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32",
@@ -57,7 +53,7 @@ const cli_option options_shared[] = {
             "or in "
             "codes of 2 or 4 bits: kivi2, kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32. "
             "Inside a strategy it is written with a slash: streaming:kv=kivi2/r=64."},
-    {MODEL, .name = "kv-tier", .arg = "PLACE", AT(attn.kv_tier),
+    {MODEL, .name = "kv-tier", .arg = "PLACE", AT(run_options, attn.kv_tier),
      .help = "where keys and values are kept: device (default), host[:cache=SIZE][:window=N] (CPU: the same as device; "
              "cuda: pinned memory that kernels read), or disk[:cache=SIZE][:window=N][:DIR]: older tokens in files in "
              "DIR (default: $TMPDIR, else the current folder), for strategies that drop nothing",
@@ -75,7 +71,7 @@ const cli_option options_shared[] = {
             "over the link. The device keeps copies of the first and newest tokens as above and, in at most SIZE bytes "
             "(0: none), of rows that steps have read; of codes it keeps none. generate and bench report the traffic "
             "over the link and the share of rows that were found on the device."},
-    {MODEL, .name = "weights", .arg = "TYPE", AT(engine.model.weights),
+    {MODEL, .name = "weights", .arg = "TYPE", AT(run_options, engine.model.weights),
      .help = "type of the matrices: bf16, f16, f32, q8 or q4 (8 or 4 bits; default: as in the files); bench: a list",
      .man = "Type of the matrices: bf16, f16, f32, q8 or q4. The default is the type in the files, which are mapped. "
             "q8 and "
@@ -87,10 +83,10 @@ const cli_option options_shared[] = {
             "prompts; with --gemm builtin and in logits activations stay in float32. bench takes a list.\n"
             "Quantized weights are kept in a file that the next start maps, see FILES; if it cannot be written, in "
             "memory."},
-    {MODEL, .name = "no-weights-cache", .type = OPTION_FLAG, AT(engine.model.no_cache),
+    {MODEL, .name = "no-weights-cache", .type = OPTION_FLAG, AT(run_options, engine.model.no_cache),
      .help = "q8, q4: quantize at every start instead of keeping the result under ~/.cache/kvasir",
      .man = "Quantizes at every start, in memory."},
-    {MODEL, .name = "gemm", .arg = "auto|builtin", AT(engine.device.gemm),
+    {MODEL, .name = "gemm", .arg = "auto|builtin", AT(run_options, engine.device.gemm),
      .help = "matrix products of prompts: the vendor's library (default, except for logits), or our own in float32",
      .man = "Matrix products of prompts: by the vendor's library (default), or by our own in float32 (default of "
             "logits).\n"
@@ -99,18 +95,18 @@ const cli_option options_shared[] = {
             "weights in the attention of prompts. Keys and values of f16 lose 3 of their 11 bits there, not in the "
             "cache. Sums and the softmax stay in float32. The error (NMSE) of attention is 1e-5, that of the built-in "
             "model's logits 5e-6, of which 4e-6 come from the other products. Models of f32 and f16 keep float32."},
-    {MODEL, .name = "chunk", .arg = "N", WHOLE(1, 65536, 0), AT(engine.device.chunk),
+    {MODEL, .name = "chunk", .arg = "N", WHOLE(1, 65536, 0), AT(run_options, engine.device.chunk),
      .help = "prompt tokens of one forward pass (default 512; on a GPU 2048)"},
-    {MODEL, .name = "device", .arg = "NAME", AT(engine.device.name), .help = "auto, cpu, cuda, cuda:N",
+    {MODEL, .name = "device", .arg = "NAME", AT(run_options, engine.device.name), .help = "auto, cpu, cuda, cuda:N",
      .man =
          "auto, cpu, cuda or cuda:N. On cuda all strategies run over all stores. No part of the CUDA backend has been "
          "run on a GPU yet; its kernels are tested on the host."},
-    {MODEL, .name = "tp", .arg = "N", WHOLE(1, 1024, 0), AT(engine.device.tp),
+    {MODEL, .name = "tp", .arg = "N", WHOLE(1, 1024, 0), AT(run_options, engine.device.tp),
      .help =
          "run one model in N processes, on cuda with a GPU each (tensor parallel); on several machines: mpirun -n N",
      .man = "Runs the model in N processes of this machine (tensor parallel), with --device cuda on a GPU each; see "
             "RANKS. Under mpirun: the number of ranks that is expected; another number is refused."},
-    {MODEL, .name = "threads", .arg = "N", WHOLE(1, 1024, 0), AT(engine.device.threads),
+    {MODEL, .name = "threads", .arg = "N", WHOLE(1, 1024, 0), AT(run_options, engine.device.threads),
      .help = "threads of a process (default: its share of the physical cores)",
      .man = "Threads of a process. The default is the number of physical cores, divided among the ranks of a machine."},
     {MODEL, .name = "help-attn", .arg = "NAME", .type = OPTION_HELP_ATTN,
@@ -118,7 +114,7 @@ const cli_option options_shared[] = {
      .man = "Prints the parameters of a strategy with their defaults; list prints all strategies."},
 
     /* ---- of those that choose a length ---- */
-    {LENGTH, .name = "ctx", .arg = "N", AT(attn.ctx),
+    {LENGTH, .name = "ctx", .arg = "N", AT(run_options, attn.ctx),
      .help = "most tokens of a session; passkey, bench, eval recall, agree, accept and niah: a list of lengths",
      .man = "Most tokens of a session, prompt and new ones together. passkey, bench, eval recall, agree, accept and "
             "niah: the "
@@ -128,82 +124,13 @@ const cli_option options_shared[] = {
      .name = "seed",
      .arg = "N",
      .type = OPTION_SEED,
-     AT(seed),
+     AT(run_options, seed),
      .def = 42,
      .help = "seed of everything random (default 42)"},
+    {0}};
 
-    /* ---- replies ---- */
-    {REPLY, .letter = 'n', .arg = "N", WHOLE(0, MOST, 0), AT(n_new),
-     .help = "most new tokens (generate: 256, chat: 512)"},
-    {REPLY, .name = "temp", .arg = "T", .type = OPTION_NUMBER, AT(temp), .def = 0.8,
-     .help = "temperature, 0 = greedy (default 0.8)"},
-    {REPLY, .name = "draw", .arg = "gumbel|rank", AT(draw),
-     .help = "how a token is drawn: logits with noise of their own (default), or by a share of the mass in their order",
-     .man =
-         "How a token is drawn. gumbel (default): the largest sum of logit / temperature and a noise that follows "
-         "from seed, position and token, so that close logits choose the same token: what drafts live on. rank: by a "
-         "random share of the mass of the tokens in the order of their logits, as versions before did. Both draw by "
-         "the same probabilities; for one seed they give other texts."},
-    {REPLY, .name = "top-k", .arg = "K", WHOLE(0, MOST, 0), AT(top_k),
-     .help = "keep the K most likely tokens (0: off)"},
-    {REPLY, .name = "top-p", .arg = "P", .type = OPTION_NUMBER, AT(top_p), .def = 0.95,
-     .help = "keep the most likely tokens up to mass P (default 0.95)"},
-    {REPLY, .name = "min-p", .arg = "P", .type = OPTION_NUMBER, AT(min_p),
-     .help = "keep tokens with at least P times the best one's probability"},
-    {REPLY, .name = "repeat-penalty", .arg = "R", .type = OPTION_NUMBER, AT(repeat_penalty), .def = 1,
-     .help = "divide logits of tokens seen before (1: off)"},
-    {DRAFTS, .name = "draft", .arg = "SPEC[:n=K]", AT(engine.draft),
-     .help =
-         "propose up to K tokens (at most 7) and verify them in one step: the same text in fewer steps; SPEC: ngram "
-         "(what followed the last tokens earlier in the text), a strategy as fier:budget=256, or ngram,STRATEGY",
-     .man =
-         "Proposes up to K tokens (1 to 7, by default 7) and verifies them in one step, whose rows have the bits of "
-         "single steps: the text is that without drafts, byte for byte, greedy or drawn. ngram proposes what followed "
-         "the last three, two or one tokens where they stood last. A strategy, as fier:budget=256 or quest, proposes "
-         "what the model says under it, over the same keys and values; streaming, quest, fier, oracle, pqcache, "
-         "pariskv and magicpig can. ngram,STRATEGY asks the strategy where ngram finds nothing. How many are proposed "
-         "follows from how many were right, and from times; with adapt=off all K are. --attn full over rows of f32, "
-         "f16 or bf16 verifies; others are refused. The statistics say how many tokens a verification yields and how "
-         "much faster that is."},
-    {DRAFTS, .name = "draft-weights", .arg = "q8|q4", AT(engine.draft_weights),
-     .help = "--draft STRATEGY: drafts run with the model's matrices in 8 or 4 bits, verification with its own; "
-             "'--draft full' too",
-     .man = "With --draft STRATEGY the steps of drafts run with the matrices of the model quantized to 8 or 4 bits (as "
-            "--weights does), over the same keys and values; verification runs with the model's own. Both are in "
-            "memory. The strategy may be full: then the weights alone are cheaper."},
-    {REPLY, .name = "stop", .arg = "TEXT", .type = OPTION_TEXTS, AT(stop), .help = "stop at this text (up to 8 times)"},
-    {REPLY, .name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
-    {REPLY, .name = "system", .arg = "TEXT", AT(system), .help = "system message"},
-    {.groups = OPTIONS_REPLY | OPTIONS_SAMPLES,
-     .name = "template",
-     .arg = "NAME",
-     AT(template_name),
-     .help = "chat template (default: the model's own)"},
-    {REPLY, .name = "save", .arg = "FILE", AT(save), .help = "at the end, write the session; --load goes on from it",
-     .man =
-         "At the end, writes the session: tokens, keys and values, indices and everything else that the strategy "
-         "holds, and the state of the random numbers. The file appears under its name (mode 0600) once it is complete "
-         "and on the disk, or not at all; an interrupted run writes none. Without --ctx the session has room for "
-         "8192 tokens more than the prompt and -n need, as far as the model goes. See SESSIONS."},
-    {REPLY, .name = "load", .arg = "FILE", AT(load), .help = "start from a saved session of this model",
-     .man = "Starts from such a file. generate goes on where it ended; with -p or -f, behind it (with --chat as a "
-            "further turn). chat goes on talking. Strategy, store and context are those of the file; options that "
-            "name others are refused. The whole file is read first and its checksums are compared."},
-    {REPLY, .name = "no-verify", .type = OPTION_FLAG, AT(no_verify),
-     .help = "--load: do not compare the checksums of keys and values",
-     .man = "With --load, does not compare the checksums of keys, values and indices, so that they are read only where "
-            "they are attended. For sessions larger than memory."},
-
-    /* ---- prompts ---- */
-    {PROMPT, .letter = 'p', .arg = "TEXT", AT(prompt.text), .help = "prompt (default: standard input)"},
-    {PROMPT, .letter = 'f', .arg = "FILE", AT(prompt.file), .help = "prompt from a file"},
-    {PROMPT, .name = "chat", .type = OPTION_FLAG, AT(chat), .help = "wrap the prompt in the model's chat template"},
-    {PROMPT, .name = "special", .type = OPTION_FLAG, AT(special),
-     .help = "read the spellings of special tokens as these tokens"},
-    {PROMPT, .name = "plan", .type = OPTION_FLAG, AT(plan), .help = "print the memory that is needed, and stop"},
-
-    /* ---- prompts that are kept ---- */
-    {PREFIX, .name = "prefix-disk", .arg = "DIR[:SIZE]", AT(prefix.disk),
+const cli_option prefix_rows[] = {
+    {PREFIX, .name = "prefix-disk", .arg = "DIR[:SIZE]", AT(prefix_args, disk),
      .help = "keep prompts in a folder, and take from there what later ones begin with: at most SIZE bytes (default "
              "8192M)",
      .man =
@@ -215,36 +142,6 @@ const cli_option options_shared[] = {
          "(default 8192M), the least recently used go. Several processes may use a folder; that of serve, with "
          "--prefix-shared and the same --ctx and --chunk, is the same. A folder whose name has a colon is written with "
          "a slash behind it."},
-    {PREFIX, .name = "prefix-min", .arg = "N", WHOLE(1, MOST, 1024), AT(prefix.least),
+    {PREFIX, .name = "prefix-min", .arg = "N", WHOLE(1, MOST, 1024), AT(prefix_args, least),
      .help = "tokens that nobody asked with before, from which on a prompt is kept (default 1024)"},
-
-    /* ---- evaluations ---- */
-    {SAMPLES, .name = "data", .arg = "PATH,...", AT(data),
-     .help = "folders or files of samples (default: a few of our own)"},
-    {SAMPLES, .name = "limit", .arg = "N", WHOLE(1, MOST, 0), AT(limit), .help = "the first N samples of a dataset"},
-    {SAMPLES, .name = "sample-seed", .arg = "N", .type = OPTION_SEED, AT(sample_seed),
-     .help = "draw the samples of --limit at random, by this seed"},
-    {.groups = OPTIONS_TRIALS,
-     .name = "trials",
-     .arg = "N",
-     WHOLE(1, 100000, 20),
-     AT(trials),
-     .help = "prompts of each length (default 20)"},
-    {.groups = OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS,
-     .name = "jobs",
-     .arg = "N",
-     WHOLE(1, 256, 1),
-     AT(jobs),
-     .help = "prompts side by side, decoded as one batch (default 1)"},
-    {.groups = OPTIONS_RESULTS,
-     .letter = 'o',
-     .arg = "FILE.jsonl",
-     AT(out.output),
-     .help = "write a line for each result; the same command goes on where such a file ends"},
-    {SAMPLES, .name = "max-length", .arg = "N", AT(max_length),
-     .help = "cut longer prompts in the middle to N tokens (default: what the window leaves)"},
-    {SAMPLES, .name = "wrap", .arg = "template|raw|double-bos", AT(wrap),
-     .help = "prompts in the chat template (default if the model has one), as they are, or with BOS twice"},
-    {SAMPLES, .name = "clean-up", .arg = "on|off", AT(clean_up),
-     .help = "remove spaces before punctuation in decoded text (default: as the tokenizer says)"},
     {0}};

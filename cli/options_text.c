@@ -72,12 +72,13 @@ void options_print_man(void)
 {
     char last[512] = "", now[512];
     puts(".SH OPTIONS");
-    for (const cli_option *o = options_shared; o->help; o++) {
-        takers(now, sizeof now, o->groups);
-        if (strcmp(now, last) != 0) printf("%sOf %s:\n", last[0] ? ".PP\n" : "", now);
-        strcpy(last, now);
-        put_option(o);
-    }
+    for (const cli_option *const *t = option_tables; *t; t++)
+        for (const cli_option *o = *t; o->help; o++) {
+            takers(now, sizeof now, o->groups);
+            if (strcmp(now, last) != 0) printf("%sOf %s:\n", last[0] ? ".PP\n" : "", now);
+            strcpy(last, now);
+            put_option(o);
+        }
     for (const command *const *c = commands; *c; c++) {
         if ((*c)->own) printf(".PP\nOf %s:\n", (*c)->name);
         for (const cli_option *o = (*c)->own; o && o->help; o++) put_option(o);

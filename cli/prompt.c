@@ -79,6 +79,16 @@ status cli_check_prefix(const char *text, const comm *ranks, err *e)
     return st;
 }
 
+status cli_check_reuse(const engine_options *o, const attn_spec *spec, err *e)
+{
+    const draft_options drafts = engine_drafts(o);
+    drafter *d;
+    TRY(drafter_create(&d, &drafts, spec, e));
+    status st = prefix_cache_check(spec, drafter_session(d, 0).draft, "--prefix-disk", e);
+    drafter_free(d);
+    return st;
+}
+
 status cli_open_prefix(prefix_cache **out, const prefix_args *a, const char *ctx, const engine *g, err *e)
 {
     char *dir;

@@ -27,6 +27,8 @@ status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e);
 prefix_log cli_prefix_log(void);
 /* Checks the folder of --prefix-disk before anything runs for hours; it is for one rank. */
 status cli_check_prefix(const char *text, const comm *ranks, err *e);
+/* ST_UNSUPPORTED if --prefix-disk cannot keep prompts of this strategy, or of --draft over its rows. */
+status cli_check_reuse(const engine_options *o, const attn_spec *spec, err *e);
 /* Opens the prefix cache of --prefix-disk, for sessions of prefix_cache_size; NULL without that option. ctx: of --ctx
  * or NULL. */
 status cli_open_prefix(prefix_cache **out, const prefix_args *o, const char *ctx, const engine *g, err *e);

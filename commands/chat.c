@@ -102,14 +102,14 @@ static status turn(reply *r, conversation *v, const char *user, err *e)
     size_t n_before = v->n;
     char *text = NULL;
     TRY(add_message(v, "user", user, e));
-    status st = r->q.ids.n == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+    status st = r->q.ids.n == 0 ? chat_encode(r->g.tok, r->o->template_name, v->msg, v->n, &ids, e)
                                 : reply_encode_turn(r, v->msg, v->n, &ids, e);
     if (st != ST_OK) goto done;
     r->said.n = 0;
     TRY_GOTO(reply_run(r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
     TRY_GOTO(out_flush(e));
-    TRY_GOTO(tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, NULL, e));
+    TRY_GOTO(tokenizer_decode(r->g.tok, r->said.ids, r->said.n, false, &text, NULL, e));
     TRY_GOTO(add_message(v, "assistant", text, e));
 done:
     if (st != ST_OK) drop_messages(v, n_before);
@@ -131,7 +131,7 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
     }
     if (st != ST_OK) return err_set(e, st, "%s", why.msg);
     if (!out_is_quiet()) reply_print_stats(r);
-    if (!r->c->out.json) return ST_OK;
+    if (!r->o->run.out.json) return ST_OK;
     json_t *result = reply_json(r, e);
     if (!result) return e->code;
     return json_array_append_new(v->results, result) == 0 ? ST_OK
@@ -147,7 +147,7 @@ static status converse(reply *r, conversation *v, err *e)
     status st = ST_OK;
     while (st == ST_OK) {
         if (terminal) fputs("> ", stderr);
-        st = next_line(&in, r->c->engine.device.ranks, &line, e);
+        st = next_line(&in, r->o->run.engine.device.ranks, &line, e);
         if (st == ST_INTERRUPTED) {
             cli_clear_interrupt();
             st = ST_OK;
@@ -166,45 +166,46 @@ static status converse(reply *r, conversation *v, err *e)
     return st;
 }
 
-static status cmd_chat(const cli *c, err *e)
+/* Fails without a chat template; the message lists those that --template can name. */
+static status check_template(const reply *r, err *e)
 {
-    engine g;
-    reply r = {0};
-    conversation v = {0};
+    chat_message probe = {"user", "x"};
+    token_list unused = {0};
+    if (r->o->template_name || tokenizer_chat_template(r->g.tok)) return ST_OK;
+    status st = chat_encode(r->g.tok, NULL, &probe, 1, &unused, e);
+    token_list_free(&unused);
+    return st;
+}
+
+static status run(reply *r, conversation *v, const reply_options *o, err *e)
+{
     int64_t n_tokens, most;
-    TRY(reply_check(c, e));
-    TRY(engine_find(&g, &c->engine, true, e));
-    most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
-    status st = session_tokens(c, &g, most, &n_tokens, e);
-    if (st != ST_OK) goto done;
-    if (!c->template_name && !tokenizer_chat_template(g.tok)) {
-        chat_message probe = {"user", "x"};
-        token_list unused = {0};
-        st = chat_encode(g.tok, NULL, &probe, 1, &unused, e); /* its message lists the templates */
-        token_list_free(&unused);
-        if (st != ST_OK) goto done;
+    TRY(reply_find(r, o, REPLY_TOKENS, e));
+    if (r->n_new == 0) r->n_new = REPLY_TOKENS;
+    most = r->g.m->config.max_positions < CHAT_CTX ? r->g.m->config.max_positions : CHAT_CTX;
+    TRY(reply_tokens(r, most, &n_tokens, e));
+    TRY(check_template(r, e));
+    TRY(o->load ? reply_load(r, e) : reply_create(r, n_tokens, e));
+    if (r->q.ids.n) { /* what was said: a turn needs nothing but its end */
+        TRY(add_message(v, "user", "x", e));
+        TRY(add_message(v, "assistant", "", e));
     }
-    TRY_GOTO(c->load ? reply_load(&r, c, &g, e) : reply_create(&r, c, &g, n_tokens, e));
-    if (r.q.ids.n) { /* what was said: a turn needs nothing but its end */
-        TRY_GOTO(add_message(&v, "user", "x", e));
-        TRY_GOTO(add_message(&v, "assistant", "", e));
-    }
-    if (r.n_new == 0) r.n_new = REPLY_TOKENS;
     cli_catch_interrupt();
-    if (c->system) TRY_GOTO(add_message(&v, "system", c->system, e));
-    v.results = json_array();
-    TRY_GOTO(converse(&r, &v, e));
-    TRY_GOTO(reply_save(&r, e));
-    if (c->out.json) {
-        st = reply_report(&r, v.results, e);
-        v.results = NULL;
-    }
-done:
+    if (o->system) TRY(add_message(v, "system", o->system, e));
+    TRY(converse(r, v, e));
+    TRY(reply_save(r, e));
+    return o->run.out.json ? reply_report(r, json_incref(v->results), e) : ST_OK;
+}
+
+static status cmd_chat(void *options, err *e)
+{
+    reply r = {0};
+    conversation v = {.results = json_array()};
+    status st = run(&r, &v, options, e);
     json_decref(v.results);
     drop_messages(&v, 0);
     mem_free(v.msg);
     reply_free(&r);
-    engine_close(&g);
     return st;
 }
 
@@ -212,4 +213,6 @@ const command chat_command = {.name = "chat",
                               .args = "",
                               .summary = "talk, turn by turn",
                               .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PREFIX,
+                              .size = sizeof(reply_options),
+                              .place = REPLY_PLACES,
                               .run = cmd_chat};

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/command.h"
+#include "commands/generate.h"
+#include "eval/evaluation.h"
 #include "kernels/base/nearest.h"
 
 /* Every command, in the order of the help: X defines `const command X_command` in its own file or folder. */
@@ -42,6 +43,7 @@
 #define ROW(name)     &name##_command,
 COMMANDS(DECLARE)
 const command *const commands[] = {COMMANDS(ROW) NULL};
+const cli_option *const option_tables[] = {shared_rows, reply_rows, prefix_rows, evaluation_rows, NULL};
 
 /* argv[1], with argv[2] behind it. */
 static void two_words(char out[64], char **argv, int argc)

@@ -15,6 +15,8 @@
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 
+enum { NEW_TOKENS = 256 }; /* of a reply, without -n */
+
 /* ---- one reply ---- */
 
 status reply_write(void *ctx, const char *text, size_t n, err *e)
@@ -70,7 +72,7 @@ static status feed_token(reply *r, err *e)
 /* True if the last reply ended with an end of text. */
 static bool has_ended(const reply *r)
 {
-    return is_unfed(r) && tokenizer_is_eos(r->g->tok, r->q.ids.ids[r->q.ids.n - 1]);
+    return is_unfed(r) && tokenizer_is_eos(r->g.tok, r->q.ids.ids[r->q.ids.n - 1]);
 }
 
 /* What comes before the first token of a reply. The template writes the end of a reply itself, so that of the last one
@@ -106,10 +108,11 @@ static status decode_loop(reply *r, text_out *t, err *e)
 {
     int32_t id = r->n_new > 0 ? sequence_choose(&r->q, r->x.logits) : 0;
     for (int i = 0; i < r->n_new; i++) {
-        TRY(comm_broadcast(r->c->engine.device.ranks, &id, sizeof id, 0, e)); /* CPUs may differ in their last bits */
+        TRY(comm_broadcast(r->o->run.engine.device.ranks, &id, sizeof id, 0,
+                           e)); /* CPUs may differ in their last bits */
         TRY(token_list_push(&r->said, id, e));
         TRY(sequence_accept(&r->q, id, e));
-        if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
+        if (tokenizer_is_eos(r->g.tok, id) && !r->o->ignore_eos) break;
         TRY(text_out_token(t, id, e));
         /* Here alone, so that the last token of a reply is never fed. */
         if (i + 1 == r->n_new || t->stopped || cli_interrupted() || (int64_t)r->q.n_fed >= session_limit(r->q.s)) break;
@@ -121,9 +124,9 @@ static status decode_loop(reply *r, text_out *t, err *e)
 status reply_run(reply *r, const token_list *ids, err *e)
 {
     text_out t;
-    if (ids->n == 0 && has_ended(r) && !r->c->ignore_eos) return ST_OK;
+    if (ids->n == 0 && has_ended(r) && !r->o->ignore_eos) return ST_OK;
     TRY(feed(r, ids, e));
-    status st = text_out_open(&t, r->g->tok, r->c->stop.text, r->c->stop.n, e);
+    status st = text_out_open(&t, r->g.tok, r->o->stop.text, r->o->stop.n, e);
     t.write = reply_write;
     if (st == ST_OK && ids->n == 0) st = text_out_begin(&t, r->q.ids.ids, r->q.ids.n, false, e);
     if (st == ST_OK) st = decode_loop(r, &t, e);
@@ -163,7 +166,7 @@ static void print_draft(const reply *r)
             drafter_spec(r->q.draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
             (long long)(n.tokens - n.verifications), (long long)n.tokens);
     if (n.ns > 0 && alone > 0) fprintf(stderr, " | %.2f times the speed of single steps", alone / n.ns);
-    const model *m = r->g->draft;
+    const model *m = r->g.draft;
     if (m) fprintf(stderr, " | weights of drafts %s, %.2f MB", dtype_name(m->type), (double)m->weight_bytes / 1e6);
     fputc('\n', stderr);
 }
@@ -235,10 +238,10 @@ static json_t *certified_json(const attn_certified *x)
 json_t *reply_json(const reply *r, err *e)
 {
     attn_stats a = attn_seq_stats(session_attn(r->q.s));
-    double steps = (double)a.steps * r->g->m->config.n_kv;
+    double steps = (double)a.steps * r->g.m->config.n_kv;
     char *text;
     size_t n;
-    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK) return NULL;
+    if (tokenizer_decode(r->g.tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK) return NULL;
     json_t *j = json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
                           (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
                           (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9, "attended",
@@ -251,7 +254,7 @@ json_t *reply_json(const reply *r, err *e)
     kv_tier_kind kind = attn_seq_spec(session_attn(r->q.s))->tier.kind;
     if (j && kind == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && kind == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
-    if (j && r->q.draft) json_object_set_new(j, "draft", drafter_json(r->q.draft, r->g->draft));
+    if (j && r->q.draft) json_object_set_new(j, "draft", drafter_json(r->q.draft, r->g.draft));
     if (j && a.measured > 0) {
         json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
         json_object_set_new(j, "ci95", missed_ci_json(&a));
@@ -265,142 +268,162 @@ json_t *reply_json(const reply *r, err *e)
 
 status reply_report(const reply *r, json_t *results, err *e)
 {
-    const cli *c = r->c;
+    const reply_options *o = r->o;
+    const sampler_options *s = &o->sampling;
     const attn_spec *spec = attn_seq_spec(session_attn(r->q.s));
     char params[512], kv[128];
     attn_spec_params(spec, params, sizeof params);
     kv_format_text(&spec->kv, kv, sizeof kv);
-    json_t *options = json_pack(
-        "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn", spec->text, "params", params,
-        "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
-        (json_int_t)session_limit(r->q.s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p,
-        "min_p", c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed.value, "draw",
-        c->draw ? c->draw : draw_names[DRAW_GUMBEL], "template", c->template_name);
-    return report_write(&c->out, r->g, options, results, NULL, e);
+    json_t *options = json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn",
+                                spec->text, "params", params, "budget", lineup_budget_json(spec), "kv", kv, "ctx",
+                                (json_int_t)session_limit(r->q.s), "n", r->n_new, "temp", s->temp, "top_k", s->top_k,
+                                "top_p", s->top_p, "min_p", s->min_p, "repeat_penalty", s->repeat_penalty, "seed",
+                                (json_int_t)o->run.seed.value, "draw", o->draw ? o->draw : draw_names[DRAW_GUMBEL],
+                                "template", o->template_name);
+    return report_write(&o->run.out, &r->g, options, results, NULL, e);
 }
 
-static const char *kept_by(const cli *c)
+/* ---- sessions ---- */
+
+static const char *kept_by(const reply_options *o)
 {
-    return c->save ? "--save" : c->load ? "--load" : "--prefix-disk";
+    return o->save ? "--save" : o->load ? "--load" : "--prefix-disk";
 }
 
-/* Whether --save FILE can be written, before anything runs for hours. */
-static status check_save(const cli *c, err *e)
+/* Checks that --save FILE can be written, before anything runs for hours. */
+static status check_save(const reply_options *o, err *e)
 {
     file_draft d;
     err why = {0};
     kv_tier where = {.kind = KV_DEVICE};
-    if (c->attn.kv_tier) TRY(kv_tier_parse(&where, c->attn.kv_tier, e));
-    if (where.kind != KV_DEVICE && (c->save || c->load || c->prefix.disk))
-        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(c),
+    if (o->run.attn.kv_tier) TRY(kv_tier_parse(&where, o->run.attn.kv_tier, e));
+    if (where.kind != KV_DEVICE && (o->save || o->load || o->prefix.disk))
+        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(o),
                        kv_tier_name(where.kind));
-    if (!c->save) return ST_OK;
-    status st = file_draft_open(&d, c->save, &why);
+    if (!o->save) return ST_OK;
+    status st = file_draft_open(&d, o->save, &why);
     file_draft_close(&d);
     return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
 }
 
-status reply_check(const cli *c, err *e)
+static status check_options(const reply_options *o, err *e)
 {
-    if (c->save || c->load) TRY(ranks_refuse(c->engine.device.ranks, kept_by(c), e));
-    TRY(check_save(c, e));
-    if (c->load && c->prefix.disk)
+    const comm *ranks = o->run.engine.device.ranks;
+    if (o->save || o->load) TRY(ranks_refuse(ranks, kept_by(o), e));
+    TRY(check_save(o, e));
+    if (o->load && o->prefix.disk)
         return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
-    if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->engine.device.ranks, e));
-    if (c->no_verify && !c->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
-    if (c->load && c->system)
+    if (o->prefix.disk) TRY(cli_check_prefix(o->prefix.disk, ranks, e));
+    if (o->no_verify && !o->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
+    if (o->load && o->system)
         return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
-    return cli_check_template(c->template_name, e);
+    return cli_check_template(o->template_name, e);
 }
 
-static status parse_draw(draw_how *how, const cli *c, err *e)
+status reply_find(reply *r, const reply_options *o, int n_new, err *e)
 {
-    for (int i = 0; i < DRAW_COUNT; i++) {
-        *how = (draw_how)i;
-        if (!c->draw ? i == DRAW_GUMBEL : strcmp(c->draw, draw_names[i]) == 0) return ST_OK;
+    *r = (reply){.o = o, .n_new = o->n_new < 0 ? n_new : o->n_new};
+    TRY(check_options(o, e));
+    return engine_find(&r->g, &o->run.engine, true, e);
+}
+
+status reply_tokens(const reply *r, int64_t need, int64_t *out, err *e)
+{
+    enum { ROOM = 8192 }; /* tokens behind a session that is saved */
+    const char *ctx = r->o->run.attn.ctx;
+    int64_t max = r->g.m->config.max_positions;
+    *out = need;
+    if (r->o->save && need < max) *out = max - need < ROOM ? max : need + ROOM;
+    if (ctx) {
+        TRY(cli_parse_size(out, ctx, "--ctx", e));
+        if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", ctx);
+        cli_warn_ctx(r->g.m, *out);
+    } else if (need > max) {
+        return err_set(e, ST_UNSUPPORTED,
+                       "%lld tokens (prompt and new ones) exceed the model's "
+                       "max_position_embeddings of %lld; --ctx N goes beyond it",
+                       (long long)need, (long long)max);
     }
-    return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", c->draw);
-}
-
-static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
-{
-    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed.value, DRAW_GUMBEL};
-    const decoder_options o = engine_decoder(g, 1);
-    const draft_options drafts = engine_drafts(&c->engine);
-    sequence_options q = {.spec = spec, .size = session_of(n_tokens), .sampling = &so, .drafts = &drafts};
-    drafter *d;
-    *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    TRY(parse_draw(&so.draw, c, e));
-    TRY(drafter_create(&d, &drafts, spec, e));
-    session_size size = drafter_session(d, n_tokens);
-    status st = c->prefix.disk ? prefix_cache_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
-    if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
-    drafter_free(d);
-    if (st == ST_OK) st = engine_load(g, 1, e);
-    if (st == ST_OK) st = cli_open_prefix(&r->cache, &c->prefix, c->attn.ctx, g, e);
-    q.cache = r->cache;
-    if (st == ST_OK) st = sequence_open(&r->q, g->dec, &q, e);
-    if (st == ST_OK) st = stepper_open(&r->x, g->dec, 1, e);
-    if (st != ST_OK) reply_free(r);
-    return st;
-}
-
-status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
-{
-    attn_spec spec;
-    *r = (reply){0};
-    TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
-    return create_with(r, c, g, &spec, n_tokens, e);
-}
-
-/* ---- sessions on disk ---- */
-
-static status load_from(reply *r, const cli *c, engine *g, session_file *f, err *e)
-{
-    attn_spec spec;
-    session_notes n;
-    int64_t n_tokens = session_file_context(f);
-    if (c->attn.names || c->attn.budget || c->attn.skip || c->attn.certify || c->attn.kv)
-        TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
-    else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
-    if (c->attn.ctx) TRY(cli_parse_size(&n_tokens, c->attn.ctx, "--ctx", e));
-    TRY(create_with(r, c, g, &spec, n_tokens, e));
-    if (c->no_verify) session_file_trust(f);
-    TRY(session_load(r->q.s, f, &n, e));
-    if (!session_file_summed(f))
-        fprintf(stderr, "warning: --load %s: saved by an earlier version: rows are not checksummed\n",
-                path_tail(c->load));
-    TRY(sequence_push(&r->q, n.ids, n.n_ids, e));
-    r->q.n_fed = (size_t)session_length(r->q.s);
-    if (n.logits) memcpy(r->x.logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->x.logits);
-    if (!c->seed.given) sampler_set_random(r->q.by, n.random);
     return ST_OK;
 }
 
-status reply_load(reply *r, const cli *c, engine *g, err *e)
+static status parse_draw(draw_how *how, const char *text, err *e)
+{
+    for (int i = 0; i < DRAW_COUNT; i++) {
+        *how = (draw_how)i;
+        if (!text ? i == DRAW_GUMBEL : strcmp(text, draw_names[i]) == 0) return ST_OK;
+    }
+    return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", text);
+}
+
+static status create_with(reply *r, const attn_spec *spec, int64_t n_tokens, err *e)
+{
+    const reply_options *o = r->o;
+    sampler_options so = o->sampling;
+    const draft_options drafts = engine_drafts(&o->run.engine);
+    so.seed = o->run.seed.value;
+    TRY(parse_draw(&so.draw, o->draw, e));
+    if (o->prefix.disk) TRY(cli_check_reuse(&o->run.engine, spec, e));
+    TRY(engine_check_session(&r->g, spec, n_tokens, e));
+    TRY(engine_load(&r->g, 1, e));
+    TRY(cli_open_prefix(&r->cache, &o->prefix, o->run.attn.ctx, &r->g, e));
+    const sequence_options q = {
+        .spec = spec, .size = session_of(n_tokens), .sampling = &so, .drafts = &drafts, .cache = r->cache};
+    TRY(sequence_open(&r->q, r->g.dec, &q, e));
+    return stepper_open(&r->x, r->g.dec, 1, e);
+}
+
+status reply_create(reply *r, int64_t n_tokens, err *e)
+{
+    attn_spec spec;
+    TRY(attn_args_parse(&spec, &r->o->run.attn, r->o->run.out.command, e));
+    return create_with(r, &spec, n_tokens, e);
+}
+
+static status load_from(reply *r, session_file *f, err *e)
+{
+    const reply_options *o = r->o;
+    const attn_args *a = &o->run.attn;
+    attn_spec spec;
+    session_notes n;
+    int64_t n_tokens = session_file_context(f);
+    if (a->names || a->budget || a->skip || a->certify || a->kv) TRY(attn_args_parse(&spec, a, o->run.out.command, e));
+    else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
+    if (a->ctx) TRY(cli_parse_size(&n_tokens, a->ctx, "--ctx", e));
+    TRY(create_with(r, &spec, n_tokens, e));
+    if (o->no_verify) session_file_trust(f);
+    TRY(session_load(r->q.s, f, &n, e));
+    if (!session_file_summed(f))
+        fprintf(stderr, "warning: --load %s: saved by an earlier version: rows are not checksummed\n",
+                path_tail(o->load));
+    TRY(sequence_push(&r->q, n.ids, n.n_ids, e));
+    r->q.n_fed = (size_t)session_length(r->q.s);
+    if (n.logits) memcpy(r->x.logits, n.logits, (size_t)r->g.m->config.vocab * sizeof *r->x.logits);
+    if (!o->run.seed.given) sampler_set_random(r->q.by, n.random);
+    return ST_OK;
+}
+
+status reply_load(reply *r, err *e)
 {
     session_file *f;
     err why = {0};
-    *r = (reply){0};
-    status st = session_file_open(&f, c->load, &why);
-    if (st == ST_OK) st = load_from(r, c, g, f, &why);
+    status st = session_file_open(&f, r->o->load, &why);
+    if (st == ST_OK) st = load_from(r, f, &why);
     session_file_close(f);
-    if (st == ST_OK) return ST_OK;
-    reply_free(r);
-    return err_set(e, st, "--load %s", why.msg);
+    return st == ST_OK ? ST_OK : err_set(e, st, "--load %s", why.msg);
 }
 
 status reply_save(reply *r, err *e)
 {
     err why = {0};
-    if (!r->c->save) return ST_OK;
+    if (!r->o->save) return ST_OK;
     /* After a prompt that was stopped the session is to be fed anew. */
     if (r->q.n_fed + is_unfed(r) < r->q.ids.n) TRY(feed_prompt(r, e));
     session_notes n = {.ids = r->q.ids.ids,
                        .n_ids = r->q.ids.n,
                        .logits = is_unfed(r) || r->q.ids.n == 0 ? NULL : r->x.logits,
                        .random = sampler_random(r->q.by)};
-    status st = session_save(r->q.s, r->c->save, &n, &why);
+    status st = session_save(r->q.s, r->o->save, &n, &why);
     return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
 }
 
@@ -409,11 +432,11 @@ status reply_save(reply *r, err *e)
 status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e)
 {
     token_list before = {0}, with = {0};
-    const char *name = r->c->template_name;
+    const char *name = r->o->template_name;
     chat_message last = msg[n - 2];
-    status st = chat_encode(r->g->tok, name, msg, n - 2, &before, e);
+    status st = chat_encode(r->g.tok, name, msg, n - 2, &before, e);
     msg[n - 2].content = "";
-    if (st == ST_OK) st = chat_encode(r->g->tok, name, msg, n, &with, e);
+    if (st == ST_OK) st = chat_encode(r->g.tok, name, msg, n, &with, e);
     msg[n - 2] = last;
     size_t same = 0;
     while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
@@ -429,70 +452,60 @@ void reply_free(reply *r)
     stepper_close(&r->x);
     prefix_cache_close(r->cache);
     token_list_free(&r->said);
+    engine_close(&r->g);
     *r = (reply){0};
 }
 
 /* ---- the command ---- */
 
-/* A turn behind a session; only the session's end matters here. */
-static status encode_later_turn(const reply *r, const char *text, token_list *ids, err *e)
+/* A reply to the options' prompt; its `r.o` is the first member of them. */
+typedef struct {
+    reply r;
+    const generate_options *o;
+    token_list ids; /* to be fed */
+} generation;
+
+static bool has_prompt(const generation *x)
 {
-    chat_message msg[] = {{"user", "x"}, {"assistant", ""}, {"user", text}};
-    return reply_encode_turn(r, msg, 3, ids, e);
+    return x->o->prompt.text || x->o->prompt.file;
 }
 
-/* r: the session that it is for, without one or an empty one NULL. */
-static status encode_prompt(const cli *c, const engine *g, const reply *r, token_list *ids, err *e)
+/* Encodes the prompt in the chat template. A turn behind a session needs nothing but the session's end. */
+static status encode_chat(generation *x, const char *text, err *e)
 {
+    const char *system = x->o->reply.system;
+    if (x->r.q.ids.n) {
+        chat_message msg[] = {{"user", "x"}, {"assistant", ""}, {"user", text}};
+        return reply_encode_turn(&x->r, msg, 3, &x->ids, e);
+    }
+    const chat_message msg[] = {{"system", system}, {"user", text}};
+    return chat_encode(x->r.g.tok, x->o->reply.template_name, msg + !system, 2 - !system, &x->ids, e);
+}
+
+static status encode_prompt(generation *x, err *e)
+{
+    const tokenizer *tok = x->r.g.tok;
     char *text;
     size_t n;
-    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
-    status st;
-    if (c->chat && r) {
-        st = encode_later_turn(r, text, ids, e);
-    } else if (c->chat) {
-        chat_message msg[2];
-        size_t k = 0;
-        if (c->system) msg[k++] = (chat_message){"system", c->system};
-        msg[k++] = (chat_message){"user", text};
-        st = chat_encode(g->tok, c->template_name, msg, k, ids, e);
-    } else {
-        unsigned flags = tokenizer_adds_bos(g->tok) && !r ? TOKENIZE_BOS : 0;
-        st = tokenizer_encode(g->tok, text, n, flags | (c->special ? TOKENIZE_SPECIAL : 0), ids, e);
-    }
+    unsigned flags =
+        (tokenizer_adds_bos(tok) && x->r.q.ids.n == 0 ? TOKENIZE_BOS : 0) | (x->o->special ? TOKENIZE_SPECIAL : 0);
+    TRY(cli_read_text(&text, &n, &x->o->prompt, x->o->reply.run.engine.device.ranks, e));
+    status st = x->o->chat ? encode_chat(x, text, e) : tokenizer_encode(tok, text, n, flags, &x->ids, e);
     mem_free(text);
-    if (st == ST_OK && ids->n == 0)
+    if (st == ST_OK && x->ids.n == 0)
         st = err_set(e, ST_USAGE, "the prompt is empty and the model has no BOS token to start from");
     return st;
 }
 
-status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e)
+static status print_plan(const reply *r, int64_t n_tokens, err *e)
 {
-    enum { ROOM = 8192 }; /* tokens behind a session that is saved */
-    int64_t max = g->m->config.max_positions;
-    *out = need;
-    if (c->save && need < max) *out = max - need < ROOM ? max : need + ROOM;
-    if (c->attn.ctx) {
-        TRY(cli_parse_size(out, c->attn.ctx, "--ctx", e));
-        if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->attn.ctx);
-        cli_warn_ctx(g->m, *out);
-    } else if (need > max) {
-        return err_set(e, ST_UNSUPPORTED,
-                       "%lld tokens (prompt and new ones) exceed the model's "
-                       "max_position_embeddings of %lld; --ctx N goes beyond it",
-                       (long long)need, (long long)max);
-    }
-    return ST_OK;
-}
-
-static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e)
-{
+    const engine *g = &r->g;
+    const decoder_options o = engine_decoder(g, 1);
+    const draft_options drafts = engine_drafts(&g->o);
     attn_spec spec;
     memory_plan p;
-    const decoder_options o = engine_decoder(g, 1);
     drafter *d;
-    TRY(attn_args_parse(&spec, &c->attn, c->out.command, e));
-    const draft_options drafts = engine_drafts(&c->engine);
+    TRY(attn_args_parse(&spec, &r->o->run.attn, r->o->run.out.command, e));
     TRY(drafter_create(&d, &drafts, &spec, e));
     status st = session_plan(&p, g->m, &o, &spec, drafter_session(d, n_tokens), e);
     drafter_free(d);
@@ -512,68 +525,67 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     return out_printf(e, "\n");
 }
 
-static status check_options(const cli *c, err *e)
+static status check_prompt(const generate_options *o, err *e)
 {
-    bool prompt = c->prompt.text || c->prompt.file;
-    if (c->prompt.text && c->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
-    if (!c->chat && (c->system || c->template_name))
-        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
-    if (c->load && c->plan) return err_set(e, ST_USAGE, "--plan and --load exclude each other");
-    if (c->load && c->chat && !prompt) return err_set(e, ST_USAGE, "--chat with --load needs -p or -f");
-    return reply_check(c, e);
+    const reply_options *r = &o->reply;
+    bool prompt = o->prompt.text || o->prompt.file;
+    if (o->prompt.text && o->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!o->chat && (r->system || r->template_name))
+        return err_set(e, ST_USAGE, "%s needs --chat", r->system ? "--system" : "--template");
+    if (r->load && o->plan) return err_set(e, ST_USAGE, "--plan and --load exclude each other");
+    if (r->load && o->chat && !prompt) return err_set(e, ST_USAGE, "--chat with --load needs -p or -f");
+    return ST_OK;
 }
 
 /* A saved session and what is to be asked of it: without -p and -f it goes on. */
-static status start_loaded(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+static status start_loaded(generation *x, err *e)
 {
-    bool prompt = c->prompt.text || c->prompt.file;
-    TRY(reply_load(r, c, g, e));
-    if (prompt) return encode_prompt(c, g, r->q.ids.n ? r : NULL, ids, e);
-    if (r->q.ids.n == 0)
-        return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(c->load));
-    if (has_ended(r) && !c->ignore_eos)
+    TRY(reply_load(&x->r, e));
+    if (has_prompt(x)) return encode_prompt(x, e);
+    if (x->r.q.ids.n == 0)
+        return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(x->r.o->load));
+    if (has_ended(&x->r) && !x->r.o->ignore_eos)
         out_note("the reply of this session has ended: -p or -f asks on, --ignore-eos goes on");
     return ST_OK;
 }
 
 /* The session and its prompt; with --plan no session is made. */
-static status start(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+static status start(generation *x, err *e)
 {
     int64_t n_tokens;
-    if (c->load) return start_loaded(r, c, g, ids, e);
-    TRY(encode_prompt(c, g, NULL, ids, e));
-    TRY(session_tokens(c, g, (int64_t)ids->n + c->n_new, &n_tokens, e));
-    return c->plan ? print_plan(c, g, n_tokens, e) : reply_create(r, c, g, n_tokens, e);
+    if (x->r.o->load) return start_loaded(x, e);
+    TRY(encode_prompt(x, e));
+    TRY(reply_tokens(&x->r, (int64_t)x->ids.n + x->r.n_new, &n_tokens, e));
+    return x->o->plan ? print_plan(&x->r, n_tokens, e) : reply_create(&x->r, n_tokens, e);
 }
 
-static status cmd_generate(const cli *c, err *e)
+static status run(generation *x, err *e)
 {
-    engine g;
-    reply r = {0};
-    token_list ids = {0};
-    TRY(check_options(c, e));
-    TRY(engine_find(&g, &c->engine, true, e));
-    status st = start(&r, c, &g, &ids, e);
-    if (st != ST_OK || c->plan) goto done;
-    r.q.ahead = !c->save;
+    reply *r = &x->r;
+    TRY(check_prompt(x->o, e));
+    TRY(reply_find(r, &x->o->reply, NEW_TOKENS, e));
+    TRY(start(x, e));
+    if (x->o->plan) return ST_OK;
+    r->q.ahead = !r->o->save;
     cli_catch_interrupt();
-    TRY_GOTO(reply_run(&r, &ids, e));
-    TRY_GOTO(out_write("\n", 1, e));
-    TRY_GOTO(out_flush(e));
-    if (!out_is_quiet()) reply_print_stats(&r);
-    if (cli_interrupted()) {
-        st = err_set(e, ST_INTERRUPTED, "interrupted");
-        goto done; /* part of a reply is no result: no report, no session */
-    }
-    TRY_GOTO(reply_save(&r, e));
-    if (c->out.json) {
-        json_t *result = reply_json(&r, e);
-        st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;
-    }
-done:
-    reply_free(&r);
-    token_list_free(&ids);
-    engine_close(&g);
+    TRY(reply_run(r, &x->ids, e));
+    TRY(out_write("\n", 1, e));
+    TRY(out_flush(e));
+    if (!out_is_quiet()) reply_print_stats(r);
+    /* Part of a reply is no result: no report, no session. */
+    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    TRY(reply_save(r, e));
+    if (!r->o->run.out.json) return ST_OK;
+    json_t *result = reply_json(r, e);
+    return result ? reply_report(r, json_pack("[o]", result), e) : e->code;
+}
+
+static status cmd_generate(void *options, err *e)
+{
+    generation x = {.o = options};
+    status st = run(&x, e);
+    reply_free(&x.r);
+    token_list_free(&x.ids);
     return st;
 }
 
@@ -582,5 +594,6 @@ const command generate_command = {.name = "generate",
                                   .summary = "continue a prompt",
                                   .groups =
                                       OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PROMPT | OPTIONS_PREFIX,
-                                  .n_new = 256,
+                                  .size = sizeof(generate_options),
+                                  .place = REPLY_PLACES,
                                   .run = cmd_generate};

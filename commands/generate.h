@@ -3,13 +3,37 @@
 #ifndef COMMANDS_GENERATE_H
 #define COMMANDS_GENERATE_H
 
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "generate/sequence.h"
 #include "generate/text_out.h"
 
+/* Options of `chat`, and the first of `generate`. */
 typedef struct {
-    const cli *c;
-    engine *g;
+    run_options run;
+    prefix_args prefix;
+    const char *template_name, *system, *save, *load, *draw;
+    sampler_options sampling; /* without seed and draw */
+    text_options stop;
+    int n_new; /* -1: the command's own number */
+    bool ignore_eos, no_verify;
+} reply_options;
+
+typedef struct {
+    reply_options reply;
+    prompt_source prompt;
+    bool chat, special, plan;
+} generate_options;
+
+extern const cli_option reply_rows[]; /* of both */
+/* Places of the parts of a reply_options, at the start of a command's options. */
+#define REPLY_PLACES                                                                                                   \
+    {                                                                                                                  \
+        [IN_PREFIX] = offsetof(reply_options, prefix), [IN_TEMPLATE] = offsetof(reply_options, template_name)          \
+    }
+
+typedef struct {
+    const reply_options *o;
+    engine g;
     sequence q; /* its ids: those of the session, and those to feed */
     stepper x;  /* of one sequence; its row: logits of the next token */
     int n_new;  /* most tokens of the reply */
@@ -20,11 +44,16 @@ typedef struct {
     prefix_cache *cache; /* NULL: no --prefix-disk */
 } reply;
 
-/* A session for n_tokens and a sampler from the options. */
-status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e);
-/* The session of --load FILE, with the strategy and store that it was saved with unless the options name one, and with
- * its sampler's random state unless --seed was given. */
-status reply_load(reply *r, const cli *c, engine *g, err *e);
+/* Checks the options and finds the model. n_new: tokens of a reply without -n. reply_free also after an error. */
+status reply_find(reply *r, const reply_options *o, int n_new, err *e);
+/* Tokens of a session: --ctx, else need, with room for more behind a session that is to be saved; refuses need beyond
+ * the model's maximum. */
+status reply_tokens(const reply *r, int64_t need, int64_t *out, err *e);
+/* Creates a session for n_tokens and a sampler. */
+status reply_create(reply *r, int64_t n_tokens, err *e);
+/* Loads the session of --load FILE, with the strategy and store that it was saved with unless the options name one, and
+ * with its sampler's random state unless --seed was given. */
+status reply_load(reply *r, err *e);
 /* Writes --save FILE, if that was asked for. */
 status reply_save(reply *r, err *e);
 void reply_free(reply *r);
@@ -39,12 +68,6 @@ void reply_print_stats(const reply *r); /* to stderr */
 json_t *reply_json(const reply *r, err *e);
 /* Writes --json FILE with the options of replies; takes results. */
 status reply_report(const reply *r, json_t *results, err *e);
-/* Checks options before anything is opened. */
-status reply_check(const cli *c, err *e);
-
-/* Tokens of a session: --ctx, else need, with room for more behind a session that is to be saved; refuses need beyond
- * the model's maximum. */
-status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e);
 
 /* Prints a piece of a reply (text_out). */
 status reply_write(void *ctx, const char *text, size_t n, err *e);

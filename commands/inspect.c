@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include "cli/command.h"
-#include "cli/cli.h"
-#include "cli/ranks.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
@@ -28,7 +26,12 @@ static json_t *info_json(const model *m, const tokenizer *t)
                      "chat_template", t ? tokenizer_chat_template(t) : NULL);
 }
 
-static status show_model(const cli *c, engine *g, err *e)
+typedef struct {
+    tool_options t;
+    const char *dir; /* the argument */
+} info_options;
+
+static status show_model(const result_options *o, engine *g, err *e)
 {
     err why = {0};
     model_print_info(g->m, stdout);
@@ -39,21 +42,21 @@ static status show_model(const cli *c, engine *g, err *e)
         TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
     }
     TRY(out_flush(e));
-    return c->out.json ? report_write(&c->out, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
+    return o->json ? report_write(o, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
 }
 
-static status cmd_info(const cli *c, err *e)
+static status cmd_info(void *options, err *e)
 {
+    const info_options *o = options;
+    const char *given = o->t.model.dir, *dir;
+    const device_options cpu = {.name = "cpu"};
     engine g = {0};
-    const char *dir;
-    if (c->input && c->engine.model.dir)
-        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->engine.model.dir, c->input);
-    TRY(cli_model_dir(&dir, c->input ? c->input : c->engine.model.dir, e));
-    backend_options o = {.device = "cpu"};
-    status st = backend_open(&g.be, &o, e);
+    if (o->dir && given) return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", given, o->dir);
+    TRY(cli_model_dir(&dir, o->dir ? o->dir : given, e));
+    status st = cli_open_backend(&g.be, &cpu, e);
     if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
-    if (st == ST_OK) st = cli_hold_weights(g.m, &c->engine.model, true, e);
-    if (st == ST_OK) st = show_model(c, &g, e);
+    if (st == ST_OK) st = cli_hold_weights(g.m, &o->t.model, true, e);
+    if (st == ST_OK) st = show_model(&o->t.out, &g, e);
     engine_close(&g);
     return st;
 }
@@ -61,11 +64,11 @@ static status cmd_info(const cli *c, err *e)
 /* ---- tokenize ---- */
 
 typedef struct {
-    bool jsonl, decode, bos;
+    tool_options t;
+    bool jsonl, decode, bos, special;
 } tokenize_options;
 
 typedef struct {
-    const cli *c;
     const tokenize_options *o;
     const tokenizer *t;
     int64_t n_texts, n_tokens, n_bytes; /* of text */
@@ -87,7 +90,7 @@ static status print_ids(const token_list *l, err *e)
 static status encode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    unsigned flags = (v->o->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->c->special ? TOKENIZE_SPECIAL : 0);
+    unsigned flags = (v->o->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->o->special ? TOKENIZE_SPECIAL : 0);
     status st = tokenizer_encode(v->t, text, n, flags, &l, e);
     if (st == ST_OK) st = print_ids(&l, e);
     count(v, l.n, n);
@@ -128,7 +131,7 @@ static status decode_text(converter *v, const char *text, size_t n, err *e)
     char *out = NULL;
     size_t len = 0;
     status st = read_ids(&l, v->t, text, n, e);
-    if (st == ST_OK) st = tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e);
+    if (st == ST_OK) st = tokenizer_decode(v->t, l.ids, l.n, v->o->special, &out, &len, e);
     if (st == ST_OK) st = out_write(out, len, e);
     count(v, l.n, len);
     mem_free(out);
@@ -151,7 +154,7 @@ static status decode_list(converter *v, const json_t *ids, err *e)
         }
         TRY_GOTO(push_id(&l, v->t, json_integer_value(id), e));
     }
-    TRY_GOTO(tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e));
+    TRY_GOTO(tokenizer_decode(v->t, l.ids, l.n, v->o->special, &out, &len, e));
     result = json_pack("{s:s%}", "text", out, len);
     dump = json_dumps(result, JSON_ENSURE_ASCII);
     st = dump ? out_printf(e, "%s\n", dump) : err_set(e, ST_NOMEM, "out of memory");
@@ -208,19 +211,18 @@ static status convert(converter *v, err *e)
     return st == ST_OK ? out_flush(e) : st;
 }
 
-static status cmd_tokenize(const cli *c, err *e)
+static status cmd_tokenize(void *options, err *e)
 {
-    const char *dir;
+    const tokenize_options *o = options;
     engine g = {0};
-    TRY(cli_model_dir(&dir, c->engine.model.dir, e));
-    TRY(tokenizer_open(&g.tok, dir, e));
-    g.name = dir;
-    converter v = {.c = c, .o = c->own, .t = g.tok};
+    TRY(cli_model_dir(&g.name, o->t.model.dir, e));
+    TRY(tokenizer_open(&g.tok, g.name, e));
+    converter v = {.o = o, .t = g.tok};
     status st = convert(&v, e);
-    if (st == ST_OK && c->out.json) {
+    if (st == ST_OK && o->t.out.json) {
         json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens", (json_int_t)v.n_tokens,
                                    "bytes", (json_int_t)v.n_bytes);
-        st = report_write(&c->out, &g, NULL, json_pack("[o]", result), NULL, e);
+        st = report_write(&o->t.out, &g, NULL, json_pack("[o]", result), NULL, e);
     }
     engine_close(&g);
     return st;
@@ -229,20 +231,25 @@ static status cmd_tokenize(const cli *c, err *e)
 /* ---- logits ---- */
 
 typedef struct {
+    run_options run;
     const char *ids;
     bool last;
 } logits_options;
 
 typedef struct {
-    FILE *f;
+    const logits_options *o;
+    engine g;
+    session *s;
+    token_list ids;
+    FILE *f; /* of -o; NULL: none, or of another rank */
     size_t vocab;
     int failed;  /* errno of a failed write */
-    float *last; /* [vocab] */
-} logits_sink;
+    float *last; /* [vocab] the last row */
+} logits_run;
 
 static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
 {
-    logits_sink *s = ctx;
+    logits_run *s = ctx;
     (void)first;
     if (s->f && fwrite(logits, sizeof(float) * s->vocab, n, s->f) != n) s->failed = errno;
     memcpy(s->last, logits + (n - 1) * s->vocab, s->vocab * sizeof(float));
@@ -275,8 +282,7 @@ static status parse_ids(const char *text, token_list *out, err *e)
     }
 }
 
-/* The most likely next tokens, printed unless the logits go to a file; list (may be NULL) gets them
- * too. Changes the logits. */
+/* The most likely next tokens, printed unless the logits go to a file, and added to list. Changes the logits. */
 static status show_best(const engine *g, float *logits, bool print, json_t *list, err *e)
 {
     size_t vocab = (size_t)g->m->config.vocab;
@@ -292,9 +298,7 @@ static status show_best(const engine *g, float *logits, bool print, json_t *list
         json_t *quoted = json_string(text ? text : "");
         char *shown = json_dumps(quoted, JSON_ENCODE_ANY);
         status st = print ? out_printf(e, "%8d  %9.4f  %s\n", (int)id, logprob, shown ? shown : "") : ST_OK;
-        if (list)
-            json_array_append_new(list,
-                                  json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob", logprob, "text", quoted));
+        json_array_append_new(list, json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob", logprob, "text", quoted));
         free(shown);
         json_decref(quoted);
         mem_free(text);
@@ -304,116 +308,108 @@ static status show_best(const engine *g, float *logits, bool print, json_t *list
     return out_flush(e);
 }
 
-static status report_logits(const cli *c, const engine *g, const session *s, json_t *best, err *e)
+static status report_logits(const logits_run *r, json_t *best, err *e)
 {
-    const logits_options *o = c->own;
-    const attn_spec *spec = attn_seq_spec(session_attn(s));
+    const result_options *out = &r->o->run.out;
+    const attn_spec *spec = attn_seq_spec(session_attn(r->s));
     char params[512];
     attn_spec_params(spec, params, sizeof params);
-    json_t *options = json_pack("{s:s, s:s, s:s}", "ids", o->ids, "attn", spec->text, "params", params);
+    json_t *options = json_pack("{s:s, s:s, s:s}", "ids", r->o->ids, "attn", spec->text, "params", params);
     json_t *result =
-        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file", c->out.output, "best", best);
-    return report_write(&c->out, g, options, json_pack("[o]", result), NULL, e);
+        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(r->s), "file", out->output, "best", best);
+    return report_write(out, &r->g, options, json_pack("[o]", result), NULL, e);
 }
 
-/* Logits into the file of -o, the last row into sink->last. */
-static status run_logits(const cli *c, session *s, const token_list *ids, logits_sink *sink, err *e)
+/* Feeds the ids; logits go into the file, the last row into r->last. */
+static status feed(logits_run *r, err *e)
 {
-    const logits_options *o = c->own;
-    char *tmp = NULL;
-    status st = ST_OK;
-    bool file = c->out.output && (!c->engine.device.ranks || c->engine.device.ranks->rank == 0);
-    if (file) {
-        TRY(out_check_regular("-o", c->out.output, e));
-        if (asprintf(&tmp, "%s.part", c->out.output) < 0) return err_set(e, ST_NOMEM, "out of memory");
-        sink->f = fopen(tmp, "wb");
-        if (!sink->f || !write_npy_header(sink->f, o->last ? 1 : ids->n, sink->vocab)) {
-            st = err_set(e, ST_IO, "-o %s: %s", tmp, strerror(errno));
-            goto done;
-        }
-    }
-    prefill_options p = {.which = o->last || !c->out.output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
-    TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &p, e));
-    if (!file) goto done;
-    if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
-    sink->f = NULL;
-    if (!sink->failed && rename(tmp, c->out.output) != 0) sink->failed = errno;
-    if (sink->failed) st = err_set(e, ST_IO, "-o %s: %s", c->out.output, strerror(sink->failed));
-done:
-    if (sink->f) fclose(sink->f);
-    if (st != ST_OK && tmp) unlink(tmp);
-    free(tmp);
+    const char *path = r->o->run.out.output;
+    bool last = r->o->last || !path;
+    prefill_options p = {.which = last ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = r};
+    if (r->f && !write_npy_header(r->f, last ? 1 : r->ids.n, r->vocab)) r->failed = errno;
+    return session_prefill(&r->s, 1, r->ids.ids, r->ids.n, &p, e);
+}
+
+/* The same with the file of -o, which is complete or not there. */
+static status feed_file(logits_run *r, err *e)
+{
+    const comm *ranks = r->o->run.engine.device.ranks;
+    const char *path = r->o->run.out.output;
+    out_file out;
+    if (!path || (ranks && ranks->rank > 0)) return feed(r, e);
+    TRY(out_file_open(&out, "-o", path, e));
+    r->f = out.f;
+    status st = feed(r, e);
+    errno = r->failed;
+    status closed = out_file_close(&out, st == ST_OK && !r->failed, st == ST_OK ? e : NULL);
+    return st == ST_OK ? closed : st;
+}
+
+static status run_logits(logits_run *r, const attn_spec *spec, err *e)
+{
+    const result_options *out = &r->o->run.out;
+    err unused = {0};
+    TRY(parse_ids(r->o->ids, &r->ids, e));
+    TRY(session_create(&r->s, r->g.dec, spec, session_of((int64_t)r->ids.n), e));
+    r->vocab = (size_t)r->g.m->config.vocab;
+    TRY(MEM_NEW(&r->last, r->vocab, e));
+    TRY(feed_file(r, e));
+    if (out->output && !out->json) return ST_OK;
+    tokenizer_open(&r->g.tok, r->g.m->name, &unused); /* spellings, where there are any */
+    json_t *best = json_array();
+    status st = show_best(&r->g, r->last, !out->output, best, e);
+    if (st == ST_OK && out->json) st = report_logits(r, best, e);
+    json_decref(best);
     return st;
 }
 
-static status cmd_logits(const cli *c, err *e)
+static status cmd_logits(void *options, err *e)
 {
-    const logits_options *o = c->own;
-    attn_args attn = c->attn; /* of a tool for parity: float32 unless asked otherwise */
-    engine_options engine_o = c->engine;
-    engine g;
-    token_list ids = {0};
+    logits_options *o = options;
+    logits_run r = {.o = o};
     attn_spec spec;
-    session *s = NULL;
-    logits_sink sink = {0};
-    err tok_error = {0};
     if (!o->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
-    if (!attn.kv) attn.kv = "f32";
-    if (!engine_o.device.gemm) engine_o.device.gemm = "builtin";
-    TRY(attn_args_parse(&spec, &attn, c->out.command, e));
-    TRY(engine_open(&g, &engine_o, 1, false, e));
-    status st = parse_ids(o->ids, &ids, e);
-    if (st == ST_OK) st = session_create(&s, g.dec, &spec, session_of((int64_t)ids.n), e);
-    sink.vocab = (size_t)g.m->config.vocab;
-    if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
-    if (st == ST_OK && (!c->out.output || c->out.json))
-        tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
-    if (st == ST_OK) st = run_logits(c, s, &ids, &sink, e);
-    json_t *best = c->out.json ? json_array() : NULL;
-    if (st == ST_OK && (!c->out.output || c->out.json)) st = show_best(&g, sink.last, !c->out.output, best, e);
-    if (st == ST_OK && c->out.json) st = report_logits(c, &g, s, best, e);
-    json_decref(best);
-    mem_free(sink.last);
-    session_free(s);
-    token_list_free(&ids);
-    engine_close(&g);
+    if (!o->run.attn.kv) o->run.attn.kv = "f32"; /* to compare with other programs */
+    if (!o->run.engine.device.gemm) o->run.engine.device.gemm = "builtin";
+    TRY(attn_args_parse(&spec, &o->run.attn, o->run.out.command, e));
+    TRY(engine_open(&r.g, &o->run.engine, 1, false, e));
+    status st = run_logits(&r, &spec, e);
+    mem_free(r.last);
+    session_free(r.s);
+    token_list_free(&r.ids);
+    engine_close(&r.g);
     return st;
 }
 
 /* ---- options ---- */
 
-static const cli_option info_options[] = {{.name = "weights",
-                                           .arg = "TYPE",
-                                           AT(engine.model.weights),
-                                           .help = "sizes with matrices as bf16, f16, f32, q8 or q4"},
-                                          {0}};
+static const cli_option info_rows[] = {OPTION("weights", "TYPE", TEXT, AT(info_options, t.model.weights),
+                                              "sizes with matrices as bf16, f16, f32, q8 or q4"),
+                                       {0}};
 
 static const cli_option tokenize_rows[] = {
-    {.name = "jsonl",
-     .type = OPTION_FLAG,
-     AT_OWN(tokenize_options, jsonl),
-     .help = "lines {\"text\": ...} in, one line of ids each"},
-    {.name = "decode", .type = OPTION_FLAG, AT_OWN(tokenize_options, decode), .help = "ids to text"},
-    {.name = "bos", .type = OPTION_FLAG, AT_OWN(tokenize_options, bos), .help = "put BOS in front"},
-    {.name = "special",
-     .type = OPTION_FLAG,
-     AT(special),
-     .help = "read the spellings of special tokens as these tokens"},
+    OPTION("jsonl", NULL, FLAG, AT(tokenize_options, jsonl), "lines {\"text\": ...} in, one line of ids each"),
+    OPTION("decode", NULL, FLAG, AT(tokenize_options, decode), "ids to text"),
+    OPTION("bos", NULL, FLAG, AT(tokenize_options, bos), "put BOS in front"),
+    OPTION("special", NULL, FLAG, AT(tokenize_options, special),
+           "read the spellings of special tokens as these tokens"),
     {0}};
 
 static const cli_option logits_rows[] = {
-    {.name = "ids", .arg = "1,2,3", AT_OWN(logits_options, ids), .help = "token ids to feed"},
-    {.name = "last", .type = OPTION_FLAG, AT_OWN(logits_options, last), .help = "the last row only"},
+    OPTION("ids", "1,2,3", TEXT, AT(logits_options, ids), "token ids to feed"),
+    OPTION("last", NULL, FLAG, AT(logits_options, last), "the last row only"),
     {.letter = 'o',
      .arg = "FILE.npy",
-     AT(out.output),
+     AT(logits_options, run.out.output),
      .help = "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed"},
     {0}};
 
 const command info_command = {.name = "info",
                               .args = "[DIR]",
                               .summary = "what a model folder holds",
-                              .own = info_options,
+                              .own = info_rows,
+                              .size = sizeof(info_options),
+                              .place[IN_ARGUMENT] = offsetof(info_options, dir),
                               .alone = true,
                               .run = cmd_info};
 
@@ -421,7 +417,7 @@ const command tokenize_command = {.name = "tokenize",
                                   .args = "",
                                   .summary = "text on standard input to token ids, and back",
                                   .own = tokenize_rows,
-                                  .own_size = sizeof(tokenize_options),
+                                  .size = sizeof(tokenize_options),
                                   .alone = true,
                                   .run = cmd_tokenize};
 
@@ -430,5 +426,5 @@ const command logits_command = {.name = "logits",
                                 .summary = "logits of given ids",
                                 .groups = OPTIONS_MODEL,
                                 .own = logits_rows,
-                                .own_size = sizeof(logits_options),
+                                .size = sizeof(logits_options),
                                 .run = cmd_logits};

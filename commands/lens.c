@@ -8,15 +8,18 @@
 #include "cli/command.h"
 #include "lens/lens.h"
 #include "lens/page.h"
-#include "cli/lineup.h"
 #include "kernels/base/mem.h"
 
 typedef struct {
-    const char *drive;
+    run_options run;
+    prompt_source prompt;
+    const char *template_name, *drive;
+    int n_new;
+    bool chat, ignore_eos;
 } lens_cmd_options;
 
 typedef struct {
-    const cli *c;
+    const lens_cmd_options *o;
     engine g;
     lineup rows;
     attn_spec full, spec[LENS_STRATEGIES];
@@ -32,14 +35,14 @@ typedef struct {
 static status take_line(void *ctx, const char *text, size_t n, err *e)
 {
     lens_run_cmd *r = ctx;
-    if (!r->c->out.output) return out_write(text, n, e);
+    if (!r->o->run.out.output) return out_write(text, n, e);
     bool good = r->page ? page_line(r->out.f, text, n) : fwrite(text, 1, n, r->out.f) == n;
-    return good ? ST_OK : err_set(e, ST_IO, "-o %s: %s", r->c->out.output, strerror(errno));
+    return good ? ST_OK : err_set(e, ST_IO, "-o %s: %s", r->o->run.out.output, strerror(errno));
 }
 
 static status open_output(lens_run_cmd *r, err *e)
 {
-    const char *path = r->c->out.output, *end = path ? strrchr(path, '.') : NULL;
+    const char *path = r->o->run.out.output, *end = path ? strrchr(path, '.') : NULL;
     if (!path) return ST_OK;
     r->page = end && (strcmp(end, ".html") == 0 || strcmp(end, ".htm") == 0);
     TRY(out_file_open(&r->out, "-o", path, e));
@@ -51,12 +54,12 @@ static status open_output(lens_run_cmd *r, err *e)
 static status read_rows(lens_run_cmd *r, err *e)
 {
     attn_options exact = {.kv = kv_exact(DT_F16)};
-    TRY(lineup_read_budgets(&r->rows, &r->c->attn, "quest,streaming", "256", e));
+    TRY(lineup_read_budgets(&r->rows, &r->o->run.attn, "quest,streaming", "256", e));
     if (r->rows.n > LENS_STRATEGIES)
         return err_set(e, ST_USAGE, "--attn and --budget: %zu strategies beside full, expected at most %d", r->rows.n,
                        LENS_STRATEGIES);
     for (size_t i = 0; i < r->rows.n; i++) r->spec[i] = r->rows.run[i].spec;
-    if (r->c->attn.kv) TRY(kv_format_parse(&exact.kv, r->c->attn.kv, "--kv", e));
+    if (r->o->run.attn.kv) TRY(kv_format_parse(&exact.kv, r->o->run.attn.kv, "--kv", e));
     if (exact.kv.kind != KV_EXACT) exact.kv = kv_exact(DT_F16);
     return attn_spec_parse(&r->full, "full", &exact, e);
 }
@@ -64,7 +67,7 @@ static status read_rows(lens_run_cmd *r, err *e)
 /* --drive: `full`, or one of the strategies as the records name it. */
 static status find_drive(const lens_run_cmd *r, size_t *out, err *e)
 {
-    const lens_cmd_options *o = r->c->own;
+    const lens_cmd_options *o = r->o;
     char name[512];
     *out = 0;
     if (!o->drive || strcmp(o->drive, "full") == 0) return ST_OK;
@@ -77,15 +80,15 @@ static status find_drive(const lens_run_cmd *r, size_t *out, err *e)
 
 static status read_prompt(lens_run_cmd *r, err *e)
 {
-    const cli *c = r->c;
+    const lens_cmd_options *o = r->o;
     char *text;
     size_t n;
-    if (c->prompt.text && c->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
-    if (!c->chat && c->template_name) return err_set(e, ST_USAGE, "--template needs --chat");
-    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
+    if (o->prompt.text && o->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!o->chat && o->template_name) return err_set(e, ST_USAGE, "--template needs --chat");
+    TRY(cli_read_text(&text, &n, &o->prompt, o->run.engine.device.ranks, e));
     const chat_message m = {"user", text};
     unsigned bos = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
-    status st = c->chat ? chat_encode(r->g.tok, c->template_name, &m, 1, &r->ids, e)
+    status st = o->chat ? chat_encode(r->g.tok, o->template_name, &m, 1, &r->ids, e)
                         : tokenizer_encode(r->g.tok, text, n, bos, &r->ids, e);
     mem_free(text);
     return st;
@@ -96,7 +99,7 @@ static status read_prompt(lens_run_cmd *r, err *e)
 static status print_means(const lens_run_cmd *r, err *e)
 {
     int width = lineup_width(&r->rows);
-    if (!r->c->out.output) return out_flush(e);
+    if (!r->o->run.out.output) return out_flush(e);
     TRY(out_printf(e, "lens: %zu tokens of prompt, means over steps, layers that are not dense, and heads", r->ids.n));
     TRY(lineup_print_terms(&r->rows, e));
     TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, "strategy", "budget", "read", "missed"));
@@ -113,7 +116,7 @@ static status print_means(const lens_run_cmd *r, err *e)
 
 static status write_report(const lens_run_cmd *r, err *e)
 {
-    if (!r->c->out.json) return ST_OK;
+    if (!r->o->run.out.json) return ST_OK;
     json_t *results = json_array();
     for (size_t i = 0; i < r->rows.n; i++) {
         lens_means m = lens_mean(r->lens, i);
@@ -121,17 +124,18 @@ static status write_report(const lens_run_cmd *r, err *e)
                               json_pack("{s:s, s:o, s:f, s:f}", "attn", r->spec[i].text, "budget",
                                         lineup_budget_json(&r->spec[i]), "attended", m.attended, "missed", m.missed));
     }
-    return report_write(&r->c->out, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL, e);
+    return report_write(&r->o->run.out, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL,
+                        e);
 }
 
 /* ---- the command ---- */
 
 static status run(lens_run_cmd *r, err *e)
 {
-    const cli *c = r->c;
+    const lens_cmd_options *o = r->o;
     bool done = false;
     int64_t behind, all;
-    lens_options o = {.tok = r->g.tok,
+    lens_options x = {.tok = r->g.tok,
                       .dec = r->g.dec,
                       .model = r->model ? json_string_value(r->model) : "",
                       .id = "0",
@@ -140,12 +144,12 @@ static status run(lens_run_cmd *r, err *e)
                       .n = r->rows.n,
                       .ids = r->ids.ids,
                       .n_ids = r->ids.n,
-                      .n_new = (size_t)c->n_new,
-                      .ignore_eos = c->ignore_eos,
+                      .n_new = (size_t)o->n_new,
+                      .ignore_eos = o->ignore_eos,
                       .line = take_line,
                       .ctx = r};
-    TRY(find_drive(r, &o.drive, e));
-    TRY(lens_open(&r->lens, &o, e));
+    TRY(find_drive(r, &x.drive, e));
+    TRY(lens_open(&r->lens, &x, e));
     progress *bar = progress_start("lens");
     status st = ST_OK;
     while (st == ST_OK && !done) {
@@ -160,25 +164,25 @@ static status run(lens_run_cmd *r, err *e)
 
 static status start(lens_run_cmd *r, err *e)
 {
-    TRY(report_check(&r->c->out, e));
     TRY(read_rows(r, e));
-    TRY(engine_find(&r->g, &r->c->engine, true, e));
+    TRY(engine_find(&r->g, &r->o->run.engine, true, e));
     r->model = report_model(r->g.m->name);
     TRY(read_prompt(r, e));
-    cli_warn_length(r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->c->n_new);
+    cli_warn_length(r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->o->n_new);
     TRY(engine_load(&r->g, 1 + r->rows.n, e));
     for (size_t i = 0; i < r->rows.n; i++) TRY(attn_spec_check(&r->spec[i], decoder_attn_shape(r->g.dec), e));
     return open_output(r, e);
 }
 
-static status cmd_lens(const cli *c, err *e)
+static status cmd_lens(void *options, err *e)
 {
-    lens_run_cmd r = {.c = c};
+    const lens_cmd_options *o = options;
+    lens_run_cmd r = {.o = o};
     cli_catch_interrupt();
     status st = start(&r, e);
     if (st == ST_OK) st = run(&r, e);
     if (st == ST_OK && r.page && !page_end(r.out.f))
-        st = err_set(e, ST_IO, "-o %s: %s", c->out.output, strerror(errno));
+        st = err_set(e, ST_IO, "-o %s: %s", o->run.out.output, strerror(errno));
     if (r.out.f) {
         status closed = out_file_close(&r.out, st == ST_OK, st == ST_OK ? e : NULL);
         if (st == ST_OK) st = closed;
@@ -194,27 +198,20 @@ static status cmd_lens(const cli *c, err *e)
     return st;
 }
 
-static const cli_option options[] = {
-    {.letter = 'p', .arg = "TEXT", AT(prompt.text), .help = "prompt (default: standard input)"},
-    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "prompt from a file"},
-    {.name = "chat", .type = OPTION_FLAG, AT(chat), .help = "wrap the prompt in the model's chat template"},
-    {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
-    {.letter = 'n',
-     .arg = "N",
-     .type = OPTION_WHOLE,
-     .min = 1,
-     .max = 1 << 20,
-     .def = 32,
-     AT(n_new),
-     .help = "most new tokens (default 32)"},
-    {.name = "drive",
-     .arg = "NAME",
-     AT_OWN(lens_cmd_options, drive),
-     .help = "whose most likely tokens are generated: full (default) or a strategy of --attn"},
-    {.name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
+#define OWN(field) AT(lens_cmd_options, field)
+
+static const cli_option rows[] = {
+    {.letter = 'p', .arg = "TEXT", OWN(prompt.text), .help = "prompt (default: standard input)"},
+    {.letter = 'f', .arg = "FILE", OWN(prompt.file), .help = "prompt from a file"},
+    OPTION("chat", NULL, FLAG, OWN(chat), "wrap the prompt in the model's chat template"),
+    OPTION("template", "NAME", TEXT, OWN(template_name), "chat template (default: the model's own)"),
+    {.letter = 'n', .arg = "N", WHOLE(1, 1 << 20, 32), OWN(n_new), .help = "most new tokens (default 32)"},
+    OPTION("drive", "NAME", TEXT, OWN(drive),
+           "whose most likely tokens are generated: full (default) or a strategy of --attn"),
+    OPTION("ignore-eos", NULL, FLAG, OWN(ignore_eos), "go on after end-of-text"),
     {.letter = 'o',
      .arg = "FILE",
-     AT(out.output),
+     OWN(run.out.output),
      .help = "FILE.html: a page that shows it, for a browser; else records, a line of JSON each (default: to standard "
              "output)"},
     {0}};
@@ -223,9 +220,7 @@ const command lens_command = {.name = "lens",
                               .args = "",
                               .summary = "show what strategies read of a prompt, against full attention",
                               .groups = OPTIONS_MODEL,
-                              .own = options,
-                              .own_size = sizeof(lens_cmd_options),
-                              .compares = true,
+                              .own = rows,
+                              .size = sizeof(lens_cmd_options),
                               .alone = true,
-                              .n_new = 32,
                               .run = cmd_lens};

@@ -180,7 +180,7 @@ status answers_report_layout(void *own, evaluation *ev, err *e)
     answers a;
     status st = open_answers(&a, l, ev, l->count ? l->count(own) : ev->n_samples, e);
     if (st == ST_OK) st = print_layout(l, &a, e);
-    if (st == ST_OK && ev->c->out.json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
+    if (st == ST_OK && ev->o->run.out.json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
     mem_free(a.id);
     mem_free(a.line);
     evaluation_table_close(&a.t);

@@ -16,7 +16,7 @@
 static status parse_prompter(evaluation *ev, err *e)
 {
     static const char *const switches[] = {"on", "off", NULL};
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     prompter *p = &ev->prompter;
     int off;
     p->joined = ev->kind->joined;
@@ -27,13 +27,13 @@ static status parse_prompter(evaluation *ev, err *e)
     TRY(cli_choose(&off, c->clean_up, switches, "--clean-up", e));
     TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
     if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
-    if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->engine.device.ranks, e));
+    if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->run.engine.device.ranks, e));
     return cli_check_template(c->template_name, e);
 }
 
 static status parse_source(evaluation *ev, err *e)
 {
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     ev->source = (sample_source){
         .data = c->data, .limit = c->limit, .sampled = c->sample_seed.given, .seed = c->sample_seed.value};
     if (c->sample_seed.given && c->limit == 0)
@@ -50,9 +50,9 @@ static status start(evaluation *ev, err *e)
     const evaluation_kind *k = ev->kind;
     TRY(cli_data_dir(&ev->data_dir, e));
     TRY(parse_prompter(ev, e));
-    if (ev->c->engine.draft && ev->c->jobs > 1)
-        return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->c->jobs);
-    TRY(lineup_read_budgets(&ev->rows, &ev->c->attn, k->attn ? k->attn : "full", k->budget, e));
+    if (ev->o->run.engine.draft && ev->o->jobs > 1)
+        return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->o->jobs);
+    TRY(lineup_read_budgets(&ev->rows, &ev->o->run.attn, k->attn ? k->attn : "full", k->budget, e));
     TRY(parse_source(ev, e));
     TRY(metrics_open(&ev->m, ev->data_dir, e));
     ev->samples = (sample_list){.size = k->sample_size, .drop = k->drop};
@@ -66,7 +66,7 @@ static status start(evaluation *ev, err *e)
 /* The template that the model has, if prompts are wrapped. */
 static status finish_wrap(evaluation *ev, err *e)
 {
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     prompter *p = &ev->prompter;
     p->tok = ev->g.tok;
     if (p->wrap != WRAP_RAW && !c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
@@ -82,7 +82,7 @@ static status finish_wrap(evaluation *ev, err *e)
 /* Settings that depend on the model: its window, its template, its tokenizer's clean-up. */
 static status finish_prompter(evaluation *ev, err *e)
 {
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     prompter *p = &ev->prompter;
     int64_t max_length;
     TRY(finish_wrap(ev, e));
@@ -96,15 +96,15 @@ static status finish_prompter(evaluation *ev, err *e)
 
 static status open_model(evaluation *ev, err *e)
 {
-    const cli *c = ev->c;
-    TRY(engine_find(&ev->g, &c->engine, true, e));
+    const evaluation_options *c = ev->o;
+    TRY(engine_find(&ev->g, &c->run.engine, true, e));
     cli_catch_interrupt();
     TRY(tokenizer_eos_ids(ev->g.tok, &ev->eos, e));
     ev->window = INT64_MAX;
     if (ev->kind->own_samples) {
         ev->window = ev->g.m->config.max_positions;
-        if (c->attn.ctx) {
-            TRY(cli_parse_size(&ev->window, c->attn.ctx, "--ctx", e));
+        if (c->run.attn.ctx) {
+            TRY(cli_parse_size(&ev->window, c->run.attn.ctx, "--ctx", e));
             cli_warn_ctx(ev->g.m, ev->window);
         }
         TRY(finish_prompter(ev, e));
@@ -240,7 +240,7 @@ static status tables_json(json_t **out, const evaluation *ev, err *e)
 /* Members of the configuration, which takes `tables`; NULL: out of memory. */
 static json_t *config_json(const evaluation *ev, json_t *tables)
 {
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     const prompter *p = &ev->prompter;
     const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(ev->g.tok);
     json_t *config = json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", ev->files, "tables", tables,
@@ -257,16 +257,16 @@ static status begin(evaluation *ev, bool first, err *e)
     json_t *config, *tables;
     if (first || !ev->passes) TRY(lineup_check(&ev->rows, &ev->g, ev->limit, e));
     if (!first) return ST_OK;
-    if (ev->c->prefix.disk) TRY(lineup_check_reuse(&ev->rows, &ev->c->engine, e));
-    TRY(engine_load(&ev->g, (size_t)ev->c->jobs, e));
-    TRY(cli_open_prefix(&ev->cache, &ev->c->prefix, ev->c->attn.ctx, &ev->g, e));
+    if (ev->o->prefix.disk) TRY(lineup_check_reuse(&ev->rows, &ev->o->run.engine, e));
+    TRY(engine_load(&ev->g, (size_t)ev->o->jobs, e));
+    TRY(cli_open_prefix(&ev->cache, &ev->o->prefix, ev->o->run.attn.ctx, &ev->g, e));
     if (ev->kind->own_samples) {
         TRY(tables_json(&tables, ev, e));
         config = config_json(ev, tables);
     } else {
         config = ev->kind->config(ev->own);
     }
-    return provenance_open(&ev->out, &ev->c->out, ev->c->seed.value, &ev->g, &ev->rows, config, keys_of(ev), e);
+    return provenance_open(&ev->out, &ev->o->run.out, ev->o->run.seed.value, &ev->g, &ev->rows, config, keys_of(ev), e);
 }
 
 /* ---- answers ---- */
@@ -367,8 +367,8 @@ static status find_known(evaluation *ev, err *e)
 
 static status ask(evaluation *ev, err *e)
 {
-    const cli *c = ev->c;
-    const draft_options drafts = engine_drafts(&c->engine);
+    const evaluation_options *c = ev->o;
+    const draft_options drafts = engine_drafts(&c->run.engine);
     batch_job job = {.d = ev->g.dec,
                      .prompts = ev->prompts,
                      .n_prompts = ev->n_items,
@@ -391,7 +391,7 @@ static status ask(evaluation *ev, err *e)
     progress_end(ev->bar);
     ev->bar = NULL;
     if (st == ST_OK) lineup_say_shared(what, &job);
-    if (st != ST_OK) provenance_note_rest(ev->out, &c->out, "from there");
+    if (st != ST_OK) provenance_note_rest(ev->out, &c->run.out, "from there");
     return st;
 }
 
@@ -414,9 +414,9 @@ static status run_passes(evaluation *ev, err *e)
     return k->report(ev->own, ev, e);
 }
 
-status evaluation_run(const evaluation_kind *kind, const cli *c, err *e)
+status evaluation_run(const evaluation_kind *kind, const void *options, err *e)
 {
-    evaluation ev = {.c = c, .kind = kind};
+    evaluation ev = {.o = options, .options = options, .kind = kind};
     TRY(mem_alloc(&ev.own, kind->size, 1, kind->name, e));
     memset(ev.own, 0, kind->size);
     status st = run_passes(&ev, e);

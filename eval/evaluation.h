@@ -5,12 +5,23 @@
 #ifndef EVAL_EVALUATION_H
 #define EVAL_EVALUATION_H
 
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "eval/prompt.h"
 #include "eval/results.h"
 #include "eval/samples.h"
 
 #define EVALUATION_ALL_ROWS SIZE_MAX
+
+/* Options of every evaluation, the first member of its own. */
+typedef struct {
+    run_options run;
+    prefix_args prefix;
+    seed_option sample_seed;
+    const char *template_name, *data, *max_length, *wrap, *clean_up, *protocol;
+    int limit, trials, jobs;
+} evaluation_options;
+
+extern const cli_option evaluation_rows[];
 
 /* One prompt and what it asks for; texts and stops are borrowed. */
 typedef struct {
@@ -76,6 +87,12 @@ typedef struct evaluation_kind {
     void (*free)(void *own);             /* NULL: nothing */
 } evaluation_kind;
 
+/* Places of the parts of an evaluation_options, at the start of a command's options. */
+#define EVALUATION_PLACES                                                                                              \
+    {                                                                                                                  \
+        [IN_PREFIX] = offsetof(evaluation_options, prefix), [IN_TEMPLATE] =                                            \
+                                                                offsetof(evaluation_options, template_name)            \
+    }
 /* The command `eval ID` of evaluation_of_ID, with its `options`, which fill an ID_options. */
 #define EVALUATION_COMMAND(id, of_groups, what)                                                                        \
     const command id##_command = {.name = "eval " #id,                                                                 \
@@ -83,14 +100,15 @@ typedef struct evaluation_kind {
                                   .summary = what,                                                                     \
                                   .groups = of_groups,                                                                 \
                                   .own = options,                                                                      \
-                                  .own_size = sizeof(id##_options),                                                    \
-                                  .compares = true,                                                                    \
+                                  .size = sizeof(id##_options),                                                        \
+                                  .place = EVALUATION_PLACES,                                                          \
                                   .evaluation = &evaluation_of_##id}
 /* Groups of options of evaluations with samples. */
 #define SAMPLE_OPTIONS_GROUPS (OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS | OPTIONS_PREFIX)
 
 struct evaluation {
-    const cli *c;
+    const evaluation_options *o;
+    const void *options; /* of the command, which begin with *o */
     const evaluation_kind *kind;
     void *own;
     const char *data_dir; /* the folder of evaluation data */
@@ -130,7 +148,7 @@ static inline const char *protocol_of(const evaluation *ev)
 
 /* Runs an evaluation from the options to the report. Errors of prompts name the sample; ST_USAGE for one that the
  * window cannot hold. */
-status evaluation_run(const evaluation_kind *kind, const cli *c, err *e);
+status evaluation_run(const evaluation_kind *kind, const void *options, err *e);
 
 /* The members for time and memory that `costs` replaces. */
 json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const batch_reply *a);

@@ -116,16 +116,17 @@ void evaluation_costs_json(json_t *o, const evaluation_costs *c)
 
 status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list, json_t *extra, err *e)
 {
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     const prompter *p = &ev->prompter;
-    json_t *options = json_pack("{s:s, s:I, s:s, s:s, s:b, s:I}", "attn", c->attn.names ? c->attn.names : "full",
-                                "max_length", (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "protocol",
-                                p->decode ? "decode" : "prefill", "clean_up", p->clean, "limit", (json_int_t)c->limit);
+    json_t *options =
+        json_pack("{s:s, s:I, s:s, s:s, s:b, s:I}", "attn", c->run.attn.names ? c->run.attn.names : "full",
+                  "max_length", (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "protocol",
+                  p->decode ? "decode" : "prefill", "clean_up", p->clean, "limit", (json_int_t)c->limit);
     bool good = options && list && extra && own && json_object_update(options, own) == 0 &&
                 json_object_set_new(extra, "samples", json_integer((json_int_t)n_samples)) == 0 &&
                 json_object_set_new(extra, "truncated", json_integer((json_int_t)ev->n_truncated)) == 0;
     json_decref(own);
-    if (good) return report_write(&c->out, &ev->g, options, list, extra, e);
+    if (good) return report_write(&c->run.out, &ev->g, options, list, extra, e);
     json_decref(options);
     json_decref(list);
     json_decref(extra);

@@ -144,7 +144,7 @@ status made_fit(void *sample, const made_source *s, const sample_list *l, const 
 
 static status set_length(int64_t *length, const evaluation *ev, err *e)
 {
-    if (*length == 0) *length = ev->c->attn.ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
+    if (*length == 0) *length = ev->o->run.attn.ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
     if (*length <= ev->window) return ST_OK;
     return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)*length,
                    (long long)ev->window);
@@ -166,7 +166,7 @@ static status make_one(evaluation *ev, const made_source *s, const made_place *a
 
 status made_add(evaluation *ev, made_source *s, err *e)
 {
-    const int64_t count = ev->c->limit ? ev->c->limit : MADE_SAMPLES;
+    const int64_t count = ev->o->limit ? ev->o->limit : MADE_SAMPLES;
     int64_t total = 0, done = 0;
     status st = ST_OK;
     for (size_t t = 0; t < ev->names.n; t++) total += s->made[t];
@@ -177,7 +177,7 @@ status made_add(evaluation *ev, made_source *s, err *e)
     progress *bar = progress_start("making samples");
     for (size_t t = 0; t < ev->names.n; t++)
         for (int64_t i = 0; s->made[t] && i < n && st == ST_OK; i++) {
-            const made_place at = {t, ev->c->seed.value, s->length[i / count], i % count, count};
+            const made_place at = {t, ev->o->run.seed.value, s->length[i / count], i % count, count};
             st = make_one(ev, s, &at, i, e);
             progress_set(bar, ++done, total * n);
         }

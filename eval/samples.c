@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/values.h"
 #include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/cli.h"
 #include "eval/prediction.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
 
 typedef struct {
+    tool_options t;
+    const char *metric; /* the argument */
     bool mean;
 } score_options;
 
@@ -55,9 +56,8 @@ static status score_one(void *own, const prediction *p, err *e)
     return out_printf(e, "%.17g\n", score);
 }
 
-static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
+static status score_lines(const score_options *o, metrics *m, const metric *k, line_reader r, err *e)
 {
-    const score_options *o = c->own;
     scorer s = {.m = m, .k = k};
     /* Some metrics take numbers. */
     TRY(predictions_each(r, "prediction", metric_takes_labels(k) ? "answers" : NULL, score_one, &s, e));
@@ -66,37 +66,37 @@ static status score_lines(const cli *c, metrics *m, const metric *k, line_reader
     return out_flush(e);
 }
 
-static status cmd_score(const cli *c, err *e)
+static status cmd_score(void *options, err *e)
 {
+    const score_options *o = options;
     line_reader r = {.name = "standard input"};
     const metric *k;
     metrics *m = NULL;
     const char *dir;
     char *input = NULL;
     status st;
-    if (c->out.json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
-    TRY_GOTO(find_metric(&k, c->input, e));
+    if (o->t.out.json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
+    TRY_GOTO(find_metric(&k, o->metric, e));
     TRY_GOTO(cli_data_dir(&dir, e));
     TRY_GOTO(metrics_open(&m, dir, e));
     TRY_GOTO(file_read_stream(&input, &r.size, stdin, r.name, MAX_INPUT_BYTES, e));
     r.s = input;
-    TRY_GOTO(score_lines(c, m, k, r, e));
+    TRY_GOTO(score_lines(o, m, k, r, e));
 done:
     metrics_destroy(m);
     mem_free(input);
     return st;
 }
 
-static const cli_option options[] = {{.name = "mean",
-                                      .type = OPTION_FLAG,
-                                      AT_OWN(score_options, mean),
-                                      .help = "print the mean of the scores at the end"},
-                                     {0}};
+static const cli_option rows[] = {
+    {.name = "mean", .type = OPTION_FLAG, AT(score_options, mean), .help = "print the mean of the scores at the end"},
+    {0}};
 
 const command score_command = {.name = "eval score",
                                .args = "METRIC",
                                .summary = "score predictions on standard input, one line each",
-                               .own = options,
-                               .own_size = sizeof(score_options),
+                               .own = rows,
+                               .size = sizeof(score_options),
+                               .place[IN_ARGUMENT] = offsetof(score_options, metric),
                                .alone = true,
                                .run = cmd_score};

@@ -17,13 +17,15 @@
 enum { CHUNK = 64 };
 
 typedef struct {
-    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *alias;
+    run_options run;
+    prefix_args prefix;
+    const char *template_name, *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *alias;
     int port, batch, max_new, queue, a_client;
     double drain, prefill_share;
     bool insecure, strict, prefix_shared;
 } serve_options;
 
-#define OWN(field) AT_OWN(serve_options, field)
+#define OWN(field) AT(serve_options, field)
 
 static const cli_option own[] = {
     {OWN(host), .name = "host", .arg = "ADDRESS", .help = "address to listen on (default 127.0.0.1)"},
@@ -52,7 +54,7 @@ static const cli_option own[] = {
      .help = "listen on an address of the network without a key"},
     {OWN(host_name), .name = "host-name", .arg = "NAME", .help = "another name that clients may call this server by"},
     {OWN(cors), .name = "cors", .arg = "ORIGIN", .help = "pages of this origin may ask"},
-    {AT(template_name), .name = "template", .arg = "NAME", .help = "chat template (default: the model's own)"},
+    {OWN(template_name), .name = "template", .arg = "NAME", .help = "chat template (default: the model's own)"},
     {OWN(strict), .name = "strict", .type = OPTION_FLAG, .help = "refuse unknown fields of requests"},
     {0}};
 
@@ -96,12 +98,12 @@ static status read_keys(const serve_options *o, http_key **keys, size_t *n, err 
 }
 
 /* The name of the model in requests: its folder's. */
-static const char *model_name(const cli *c)
+static const char *model_name(const serve_options *o)
 {
     const char *slash;
-    if (!c->engine.model.dir) return "demo";
-    slash = strrchr(c->engine.model.dir, '/');
-    return slash && slash[1] ? slash + 1 : c->engine.model.dir;
+    if (!o->run.engine.model.dir) return "demo";
+    slash = strrchr(o->run.engine.model.dir, '/');
+    return slash && slash[1] ? slash + 1 : o->run.engine.model.dir;
 }
 
 typedef struct {
@@ -114,15 +116,14 @@ typedef struct {
     char *prefix_dir, *alias_text, **alias_words;
 } server;
 
-static status read_aliases(server *v, const cli *c, err *e)
+static status read_aliases(server *v, const serve_options *o, err *e)
 {
-    const serve_options *o = c->own;
     if (!o->alias) return ST_OK;
     TRY(cli_split(&v->alias_words, &v->n_aliases, &v->alias_text, o->alias, e));
     TRY(MEM_NEW(&v->aliases, v->n_aliases, e));
     for (size_t i = 0; i < v->n_aliases; i++) {
         char *name = v->alias_words[i], *words = name + strcspn(name, "@=");
-        if (words == name || *words != '=' || strcmp(name, model_name(c)) == 0)
+        if (words == name || *words != '=' || strcmp(name, model_name(o)) == 0)
             return err_set(e, ST_USAGE, "--alias: '%.80s', expected NAME=SPEC with a name that is not the model's",
                            name);
         *words++ = 0;
@@ -145,17 +146,16 @@ static status check_aliases(const server *v, err *e)
     return ST_OK;
 }
 
-static status fill(sched_options *s, const cli *c, const engine *g, err *e)
+static status fill(sched_options *s, const serve_options *o, const engine *g, err *e)
 {
-    const serve_options *o = c->own;
     int64_t ctx = g->m->config.max_positions, memory, kept;
     kv_format kv = kv_exact(DT_F16);
     attn_spec spec;
     int64_t budget = 0;
-    if (c->attn.ctx) TRY(cli_parse_size(&ctx, c->attn.ctx, "--ctx", e));
-    if (c->attn.kv) TRY(kv_format_parse(&kv, c->attn.kv, "--kv", e));
-    if (c->attn.budget) TRY(cli_parse_size(&budget, c->attn.budget, "--budget", e));
-    if (c->attn.kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
+    if (o->run.attn.ctx) TRY(cli_parse_size(&ctx, o->run.attn.ctx, "--ctx", e));
+    if (o->run.attn.kv) TRY(kv_format_parse(&kv, o->run.attn.kv, "--kv", e));
+    if (o->run.attn.budget) TRY(cli_parse_size(&budget, o->run.attn.budget, "--budget", e));
+    if (o->run.attn.kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
     memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
     if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
     if (!(o->prefill_share > 0 && o->prefill_share < 1))
@@ -166,10 +166,10 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
         .dec = g->dec,
         .decoder = engine_decoder(g, (size_t)o->batch),
         .tok = g->tok,
-        .model = model_name(c),
-        .attn = {.budget = budget, .has_budget = c->attn.budget != NULL, .skip = c->attn.skip, .kv = kv},
-        .strategy = c->attn.names ? c->attn.names : "full",
-        .template = c->template_name,
+        .model = model_name(o),
+        .attn = {.budget = budget, .has_budget = o->run.attn.budget != NULL, .skip = o->run.attn.skip, .kv = kv},
+        .strategy = o->run.attn.names ? o->run.attn.names : "full",
+        .template = o->template_name,
         .ctx = ctx,
         .max_new = o->max_new,
         .batch = (size_t)o->batch,
@@ -177,26 +177,25 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
         .prefill_share = o->prefill_share,
         .queue = (size_t)o->queue,
         .a_client = (size_t)o->a_client,
-        .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)c->prefix.least},
+        .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)o->prefix.least},
         .prefix_shared = o->prefix_shared};
-    s->attn.certify = c->attn.certify;
+    s->attn.certify = o->run.attn.certify;
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
 
-static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e)
+static status read_prefix_disk(server *v, sched_options *s, const serve_options *o, err *e)
 {
-    if (!c->prefix.disk) return ST_OK;
+    if (!o->prefix.disk) return ST_OK;
     if (s->prefix.memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
     TRY(prefix_cache_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
-    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, c->prefix.disk, e));
+    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, o->prefix.disk, e));
     s->prefix.dir = v->prefix_dir;
     return ST_OK;
 }
 
-static status start(server *v, const cli *c, err *e)
+static status start(server *v, const serve_options *o, err *e)
 {
-    const serve_options *o = c->own;
     sched_options s;
     http_options h = {.host = o->host,
                       .port = o->port,
@@ -205,13 +204,13 @@ static status start(server *v, const cli *c, err *e)
                       .strict = o->strict,
                       .created = (int64_t)time(NULL)};
     int port;
-    TRY(cli_check_template(c->template_name, e));
+    TRY(cli_check_template(o->template_name, e));
     TRY(read_keys(o, &v->keys, &h.n_keys, e));
     h.keys = v->keys;
-    TRY(engine_open(&v->g, &c->engine, (size_t)o->batch, true, e));
-    TRY(fill(&s, c, &v->g, e));
-    TRY(read_prefix_disk(v, &s, c, e));
-    TRY(read_aliases(v, c, e));
+    TRY(engine_open(&v->g, &o->run.engine, (size_t)o->batch, true, e));
+    TRY(fill(&s, o, &v->g, e));
+    TRY(read_prefix_disk(v, &s, o, e));
+    TRY(read_aliases(v, o, e));
     s.aliases = v->aliases;
     s.n_aliases = v->n_aliases;
     if (s.prefix.memory > 0) prefix_small_pages();
@@ -243,15 +242,15 @@ static void stop(server *v, double drain)
     mem_free(v->alias_text);
 }
 
-static status cmd_serve(const cli *given, err *e)
+static status cmd_serve(void *options, err *e)
 {
-    cli c = *given;
-    serve_options *o = c.own;
+    serve_options *o = options;
     server v = {0};
     if (!o->host) o->host = "127.0.0.1";
-    if (c.engine.device.chunk == 0) c.engine.device.chunk = CHUNK;
+    if (o->run.engine.device.chunk == 0) o->run.engine.device.chunk = CHUNK;
+    o->run.engine.verifies = true;
     catch_end();
-    status st = start(&v, &c, e);
+    status st = start(&v, o, e);
     while (st == ST_OK && !ended) {
         poll(NULL, 0, 1000);
         http_tick(v.http, clock_ns());
@@ -265,7 +264,7 @@ const command serve_command = {.name = "serve",
                                .summary = "answer requests over HTTP, as OpenAI's interface has them",
                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_PREFIX,
                                .own = own,
-                               .own_size = sizeof(serve_options),
+                               .size = sizeof(serve_options),
+                               .place[IN_PREFIX] = offsetof(serve_options, prefix),
                                .alone = true,
-                               .verifies = true,
                                .run = cmd_serve};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/values.h"
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 

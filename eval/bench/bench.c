@@ -25,7 +25,6 @@ typedef struct {
 } bench_line;
 
 typedef struct {
-    const cli *c;
     const bench_options *o;
     engine g;
     bool prefill, decode, kernel;
@@ -59,7 +58,7 @@ static status take_phase(void *ctx, const char *word, err *e)
 /* Reads the strategies of --attn at all budgets, with rows of one type. */
 static status read_rows(lineup *l, const bench *b, const char *kv, err *e)
 {
-    attn_args one = b->c->attn;
+    attn_args one = b->o->run.attn;
     one.kv = kv;
     return lineup_read(l, &one, "full", b->budget, b->n_budget, e);
 }
@@ -89,28 +88,28 @@ static status check_weights(void *ctx, const char *type, err *e)
 }
 
 /* Returns the list of --kv. */
-static const char *kv_list(const cli *c)
+static const char *kv_list(const bench_options *o)
 {
-    return c->attn.kv ? c->attn.kv : "f16";
+    return o->run.attn.kv ? o->run.attn.kv : "f16";
 }
 
 /* Refuses a wrong word in a list before anything is measured. */
 static status check_lists(bench *b, err *e)
 {
-    const cli *c = b->c;
-    TRY(cli_each(kv_list(c), check_kv, b, e));
-    if (c->engine.model.weights) TRY(cli_each(c->engine.model.weights, check_weights, NULL, e));
-    if (!c->shape) return ST_OK;
-    if (c->engine.model.dir) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
-    return cli_each(c->shape, check_shape, NULL, e);
+    const bench_options *o = b->o;
+    TRY(cli_each(kv_list(o), check_kv, b, e));
+    if (o->run.engine.model.weights) TRY(cli_each(o->run.engine.model.weights, check_weights, NULL, e));
+    if (!o->shape) return ST_OK;
+    if (o->run.engine.model.dir) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+    return cli_each(o->shape, check_shape, NULL, e);
 }
 
 static status parse_options(bench *b, err *e)
 {
-    const cli *c = b->c;
+    const bench_options *o = b->o;
     TRY(cli_each(b->o->phase ? b->o->phase : "prefill,decode", take_phase, b, e));
-    TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, c->attn.ctx, "0,4k", "--ctx", e));
-    TRY(cli_parse_sizes(&b->budget, &b->n_budget, c->attn.budget, "256", "--budget", e));
+    TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, o->run.attn.ctx, "0,4k", "--ctx", e));
+    TRY(cli_parse_sizes(&b->budget, &b->n_budget, o->run.attn.budget, "256", "--budget", e));
     TRY(cli_parse_sizes(&b->batch, &b->n_batch, b->o->batch, "1", "--batch", e));
     TRY(check_lists(b, e));
     b->max_batch = 1;
@@ -147,13 +146,13 @@ static double bytes_per_token(const model *m, const bench_line *l)
 
 static size_t chunk_of(const bench *b)
 {
-    return backend_chunk(b->g.be, (size_t)b->c->engine.device.chunk);
+    return backend_chunk(b->g.be, (size_t)b->o->run.engine.device.chunk);
 }
 
 /* The product that prompts use. */
 static product_kind gemm_kind(const bench *b)
 {
-    bool exact = cli_builtin_gemm(&b->c->engine.device);
+    bool exact = cli_builtin_gemm(&b->o->run.engine.device);
     bool blocks = b->g.m->type == DT_Q8 || b->g.m->type == DT_Q4;
     if (blocks && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
     return b->g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
@@ -454,7 +453,7 @@ static status add_line(bench *b, const bench_case *k, const bench_result *r, err
     bench_line *l = &b->lines[b->n_lines++];
     *l = (bench_line){.spec = k->spec, .ctx = k->ctx, .r = *r};
     judge(b, l);
-    if (b->c->out.json && json_array_append_new(b->list, line_json(b, l)) != 0)
+    if (b->o->run.out.json && json_array_append_new(b->list, line_json(b, l)) != 0)
         return err_set(e, ST_NOMEM, "out of memory for the report");
     return print_line(b, l, e);
 }
@@ -525,7 +524,7 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 {
     char what[64];
     err why = {0};
-    bench_case k = bench_case_of(&b->g, b->meter, b->o, b->c->seed.value, spec, ctx);
+    bench_case k = bench_case_of(&b->g, b->meter, b->o, b->o->run.seed.value, spec, ctx);
     k.max_batch = b->max_batch;
     k.timing.kind = gemm_kind(b);
     k.progress = on_progress;
@@ -553,7 +552,7 @@ static status run_specs(bench *b, const lineup *l, err *e)
 {
     for (size_t i = 0; i < l->n; i++)
         for (size_t x = 0; x < b->n_ctx; x++) {
-            if (!b->c->attn.ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
+            if (!b->o->run.attn.ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
             TRY(run_case(b, &l->run[i].spec, b->ctx[x], e));
         }
     return ST_OK;
@@ -582,8 +581,8 @@ static status run_model(bench *b, err *e)
     b->n_lines = b->n_why = 0;
     b->width = 0;
     TRY(measure_limits(b, e));
-    for (size_t x = 0; b->c->attn.ctx && x < b->n_ctx; x++) cli_warn_ctx(b->g.m, b->ctx[x]);
-    TRY(cli_each(kv_list(b->c), run_kv, b, e));
+    for (size_t x = 0; b->o->run.attn.ctx && x < b->n_ctx; x++) cli_warn_ctx(b->g.m, b->ctx[x]);
+    TRY(cli_each(kv_list(b->o), run_kv, b, e));
     if (b->n_lines == 0 && b->n_why > 0) return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_refused(b, e));
@@ -612,7 +611,7 @@ static status print_kernel(const bench *b, const char *name, const kernel_shape 
     const sample_summary m = samples_summary(&k->samples, k->units, k->need);
     double ns = m.speed > 0 ? 1e9 / m.speed : 0, per_unit = k->need / k->units;
     bool compared = k->need > 0 && m.limit > 0;
-    if (b->c->out.json && kernel_json(b, name, s, k, &m, ns) != ST_OK)
+    if (b->o->run.out.json && kernel_json(b, name, s, k, &m, ns) != ST_OK)
         return err_set(e, ST_NOMEM, "out of memory for the report");
     TRY(out_printf(e, "%-28s %8lld %7lld %4zu %10.3f%c %7.1f %% %9s %9s %9s %5zu/%-5zu %s\n", k->name,
                    (long long)s->ctx, (long long)s->budget, s->head_dim, ns, k->samples.enough ? ' ' : '?',
@@ -654,7 +653,7 @@ static status run_kernels(bench *b, const char *name, const model_config *c, err
                               .head_dim = (size_t)c->head_dim,
                               .ctx = b->ctx[x],
                               .budget = b->budget[i],
-                              .seed = b->c->seed.value};
+                              .seed = b->o->run.seed.value};
             if (s.ctx < BENCH_KERNEL_CTX || s.ctx < s.budget) continue;
             TRY(time_kernels(b, name, &s, e));
         }
@@ -668,7 +667,7 @@ static status run_shape_kernels(void *ctx, const char *shape, err *e)
     model_config c;
     TRY(model_shape_config(&c, shape, e));
     close_engine(b);
-    status st = cli_open_backend(&b->g.be, &b->c->engine.device, e);
+    status st = cli_open_backend(&b->g.be, &b->o->run.engine.device, e);
     if (st == ST_OK) st = run_kernels(b, shape, &c, e);
     model_config_free(&c);
     return st;
@@ -679,7 +678,7 @@ static status run_weights(void *ctx, const char *weights, err *e)
 {
     bench *b = ctx;
     close_engine(b); /* the model before: two may not fit */
-    TRY(bench_engine(&b->g, &b->c->engine, b->shape, weights, b->c->seed.value, b->max_batch, e));
+    TRY(bench_engine(&b->g, &b->o->run.engine, b->shape, weights, b->o->run.seed.value, b->max_batch, e));
     if (!b->shape && b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
     return b->prefill || b->decode ? run_model(b, e) : ST_OK;
 }
@@ -689,8 +688,8 @@ static status run_shape(void *ctx, const char *shape, err *e)
 {
     bench *b = ctx;
     b->shape = shape;
-    return b->c->engine.model.weights ? cli_each(b->c->engine.model.weights, run_weights, b, e)
-                                      : run_weights(b, NULL, e);
+    return b->o->run.engine.model.weights ? cli_each(b->o->run.engine.model.weights, run_weights, b, e)
+                                          : run_weights(b, NULL, e);
 }
 
 /* ---- the command ---- */
@@ -708,31 +707,31 @@ static status write_report(bench *b, err *e)
     json_t *options =
         json_pack("{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
                   report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
-                  b->c->attn.names ? b->c->attn.names : "full", "chunk", (int)chunk_of(b), "gemm",
-                  b->c->engine.device.gemm ? b->c->engine.device.gemm : "auto", "seed", (json_int_t)b->c->seed.value,
-                  "fill", b->o->fill);
+                  b->o->run.attn.names ? b->o->run.attn.names : "full", "chunk", (int)chunk_of(b), "gemm",
+                  b->o->run.engine.device.gemm ? b->o->run.engine.device.gemm : "auto", "seed",
+                  (json_int_t)b->o->run.seed.value, "fill", b->o->fill);
     json_t *list = b->list, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     if (b->kernel) json_object_set(extra, "kernels", b->kernels);
     json_object_set(extra, "left_out", b->left_out);
     b->list = NULL;
-    b->g.name = b->c->shape;
-    return report_write(&b->c->out, &b->g, options, list, extra, e);
+    b->g.name = b->o->shape;
+    return report_write(&b->o->run.out, &b->g, options, list, extra, e);
 }
 
 static status run_all(bench *b, err *e)
 {
-    const char *shapes = b->c->shape;
+    const char *shapes = b->o->shape;
     TRY(parse_options(b, e));
     cli_catch_interrupt();
     if (shapes && b->kernel) TRY(cli_each(shapes, run_shape_kernels, b, e));
     if (!shapes) TRY(run_shape(b, NULL, e));
     else if (b->prefill || b->decode) TRY(cli_each(shapes, run_shape, b, e));
-    return b->c->out.json ? write_report(b, e) : ST_OK;
+    return b->o->run.out.json ? write_report(b, e) : ST_OK;
 }
 
-static status bench_all(const cli *c, err *e)
+static status bench_all(const bench_options *o, err *e)
 {
-    bench b = {.c = c, .o = c->own, .list = json_array(), .kernels = json_array(), .left_out = json_array()};
+    bench b = {.o = o, .list = json_array(), .kernels = json_array(), .left_out = json_array()};
     status st = run_all(&b, e);
     cli_clear_interrupt();
     json_decref(b.list);
@@ -747,34 +746,34 @@ static status bench_all(const cli *c, err *e)
     return st;
 }
 
-static const cli_option options[] = {
-    OPTION("shape", "NAME,...", TEXT, AT(shape), "random weights of known shapes, e.g. llama-3.2-1b"),
-    OPTION("phase", "LIST", TEXT, AT_OWN(bench_options, phase),
+static const cli_option rows[] = {
+    OPTION("shape", "NAME,...", TEXT, AT(bench_options, shape), "random weights of known shapes, e.g. llama-3.2-1b"),
+    OPTION("phase", "LIST", TEXT, AT(bench_options, phase),
            "what to time: prefill, decode (default: both), or kernel, single ops"),
-    OPTION("batch", "N,...", TEXT, AT_OWN(bench_options, batch), "sequences of one decode step (default 1)"),
-    OPTION("samples", "N", WHOLE(1, 20, 0), AT_OWN(bench_options, samples),
+    OPTION("batch", "N,...", TEXT, AT(bench_options, batch), "sequences of one decode step (default 1)"),
+    OPTION("samples", "N", WHOLE(1, 20, 0), AT(bench_options, samples),
            "timed runs that count, of at most 2 N (default 20; fewer for a quick look)"),
-    OPTION("fill", NULL, FLAG, AT_OWN(bench_options, fill),
+    OPTION("fill", NULL, FLAG, AT(bench_options, fill),
            "random rows as context instead of a real prompt (always so for prompts beyond 8k tokens)"),
-    OPTION("draft", "SPEC[:n=K]", TEXT, AT(engine.draft),
+    OPTION("draft", "SPEC[:n=K]", TEXT, AT(bench_options, run.engine.draft),
            "time decode steps with these drafts (generate --draft) against single steps"),
-    OPTION("draft-weights", "q8|q4", TEXT, AT(engine.draft_weights),
+    OPTION("draft-weights", "q8|q4", TEXT, AT(bench_options, run.engine.draft_weights),
            "with --draft STRATEGY: drafts run with the model's matrices in 8 or 4 bits (generate --draft-weights)"),
-    OPTION("accept", "P", NUMBER(0.9), AT_OWN(bench_options, accept),
+    OPTION("accept", "P", NUMBER(0.9), AT(bench_options, accept),
            "with --draft: the share of drafted tokens that is taken as right, whatever the model says (default 0.9)"),
     {0}};
 
-static status run(const cli *c, err *e)
+static status cmd_bench(void *options, err *e)
 {
-    TRY(cli_check_draft_weights(&c->engine, e));
-    return c->engine.draft ? bench_drafts(c, e) : bench_all(c, e);
+    const bench_options *o = options;
+    TRY(cli_check_draft_weights(&o->run.engine, e));
+    return o->run.engine.draft ? bench_drafts(o, e) : bench_all(o, e);
 }
 
 const command bench_command = {.name = "bench",
                                .args = "",
                                .summary = "speed, and its share of what the machine can do",
                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
-                               .own = options,
-                               .own_size = sizeof(bench_options),
-                               .compares = true,
-                               .run = run};
+                               .own = rows,
+                               .size = sizeof(bench_options),
+                               .run = cmd_bench};

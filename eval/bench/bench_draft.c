@@ -15,7 +15,6 @@
 enum { TOKENS = 64, PERIOD = 64 };
 
 typedef struct {
-    const cli *c;
     const bench_options *o;
     engine g;
     meter *meter;
@@ -43,7 +42,7 @@ static bool on_progress(void *ctx, double part)
 
 static bench_case case_of(drafts *d, int64_t ctx)
 {
-    bench_case k = bench_case_of(&d->g, d->meter, d->o, d->c->seed.value, &d->verifier, ctx);
+    bench_case k = bench_case_of(&d->g, d->meter, d->o, d->o->run.seed.value, &d->verifier, ctx);
     k.progress = on_progress;
     k.progress_ctx = d;
     return k;
@@ -94,7 +93,7 @@ static status time_drafted(drafts *d, drafted *x, err *e)
     bench_result unused;
     TRY(bench_fill(&x->k, 1, &unused, e));
     for (size_t i = 0; i <= x->k.n_fill; i++) TRY(token_list_push(&x->all, (int32_t)(i % PERIOD), e));
-    drafter_force(x->by, d->o->accept, PERIOD, d->c->seed.value);
+    drafter_force(x->by, d->o->accept, PERIOD, d->o->run.seed.value);
     t->prepare = prepare;
     t->run = run_drafted;
     t->ctx = x;
@@ -154,7 +153,7 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
 static status run_context(drafts *d, int64_t ctx, err *e)
 {
     drafted x = {.k = case_of(d, ctx)};
-    const draft_options options = engine_drafts(&d->c->engine);
+    const draft_options options = engine_drafts(&d->o->run.engine);
     sample_summary single;
     TRY(drafter_create(&x.by, &options, &d->verifier, e));
     x.k.draft = drafter_session(x.by, 1).draft;
@@ -174,35 +173,35 @@ static status run_context(drafts *d, int64_t ctx, err *e)
 
 static status run_all(drafts *d, err *e)
 {
-    const cli *c = d->c;
-    const draft_options wanted = engine_drafts(&c->engine);
+    const bench_options *o = d->o;
+    const draft_options wanted = engine_drafts(&o->run.engine);
     drafter *unused;
-    if (!(d->o->accept >= 0 && d->o->accept <= 1))
-        return err_set(e, ST_USAGE, "--accept %g: a share from 0 to 1 is expected", d->o->accept);
-    if (d->o->phase || d->o->batch)
+    if (!(o->accept >= 0 && o->accept <= 1))
+        return err_set(e, ST_USAGE, "--accept %g: a share from 0 to 1 is expected", o->accept);
+    if (o->phase || o->batch)
         return err_set(e, ST_USAGE, "--draft: times decode steps of one sequence, without --phase and --batch");
-    if (c->engine.model.dir && c->shape) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
-    TRY(cli_parse_sizes(&d->ctx, &d->n_ctx, c->attn.ctx, "4k", "--ctx", e));
-    TRY(attn_args_parse(&d->verifier, &c->attn, c->out.command, e));
+    if (o->run.engine.model.dir && o->shape) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+    TRY(cli_parse_sizes(&d->ctx, &d->n_ctx, o->run.attn.ctx, "4k", "--ctx", e));
+    TRY(attn_args_parse(&d->verifier, &o->run.attn, o->run.out.command, e));
     TRY(drafter_create(&unused, &wanted, &d->verifier, e)); /* a wrong word shows before anything is opened */
     drafter_free(unused);
     cli_catch_interrupt();
-    TRY(bench_engine(&d->g, &c->engine, c->shape, c->engine.model.weights, c->seed.value, 1, e));
+    TRY(bench_engine(&d->g, &o->run.engine, o->shape, o->run.engine.model.weights, o->run.seed.value, 1, e));
     TRY(meter_create(&d->meter, d->g.be, e));
     for (size_t i = 0; i < d->n_ctx; i++) cli_warn_ctx(d->g.m, d->ctx[i]);
     TRY(print_head(d, e));
     for (size_t i = 0; i < d->n_ctx; i++) TRY(run_context(d, d->ctx[i], e));
-    if (!c->out.json) return ST_OK;
-    json_t *options = json_pack("{s:s, s:f, s:o, s:b, s:I}", "draft", c->engine.draft, "accept", d->o->accept, "ctx",
-                                report_sizes(d->ctx, d->n_ctx), "fill", d->o->fill, "seed", (json_int_t)c->seed.value);
+    if (!o->run.out.json) return ST_OK;
+    json_t *options = json_pack("{s:s, s:f, s:o, s:b, s:I}", "draft", o->run.engine.draft, "accept", o->accept, "ctx",
+                                report_sizes(d->ctx, d->n_ctx), "fill", o->fill, "seed", (json_int_t)o->run.seed.value);
     json_t *results = d->results;
     d->results = NULL;
-    return report_write(&c->out, &d->g, options, results, json_pack("{s:s}", "cpu", d->g.be->about), e);
+    return report_write(&o->run.out, &d->g, options, results, json_pack("{s:s}", "cpu", d->g.be->about), e);
 }
 
-status bench_drafts(const cli *c, err *e)
+status bench_drafts(const bench_options *o, err *e)
 {
-    drafts d = {.c = c, .o = c->own, .results = json_array()};
+    drafts d = {.o = o, .results = json_array()};
     status st = run_all(&d, e);
     cli_clear_interrupt();
     json_decref(d.results);

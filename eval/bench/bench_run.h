@@ -4,7 +4,7 @@
 #define EVAL_BENCH_RUN_H
 
 #include "eval/bench/bench_sample.h"
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "model/session.h"
 
 /* Most steps of a sample; of prompts beyond BENCH_REAL all but the last chunk is random rows. */
@@ -14,7 +14,8 @@ enum { BENCH_PIECE_CHUNKS = 16 };
 
 /* Options of `bench` alone. */
 typedef struct {
-    const char *phase, *batch;
+    run_options run;
+    const char *shape, *phase, *batch;
     double accept;
     int samples;
     bool fill;
@@ -79,6 +80,6 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 
 /* `bench --draft SPEC --accept P`: single steps against drafted ones at each context, if a fraction P of the drafted
  * tokens is right. Of random rows and weights none is. */
-status bench_drafts(const cli *c, err *e);
+status bench_drafts(const bench_options *o, err *e);
 
 #endif

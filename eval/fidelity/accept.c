@@ -16,6 +16,8 @@
 enum { ACCEPT_AHEAD = SESSION_VERIFY_ROWS };
 
 typedef struct {
+    run_options run;
+    const char *file;
     const char *temp;
     int n, trials;
 } accept_options;
@@ -110,12 +112,12 @@ static status parse(void *own, err *e)
 {
     accept_run *r = own;
     TRY(cli_each(r->o->temp ? r->o->temp : "0,1", take_temp, r, e));
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->f.c->attn.ctx, "2048", "--ctx", e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->f.o->attn.ctx, "2048", "--ctx", e));
     for (size_t i = 0; i < r->n_ctx; i++)
         if (r->ctx[i] < r->o->n + 2)
             return err_set(e, ST_USAGE, "--ctx %lld: at least 2 tokens are needed before the %d of -n",
                            (long long)r->ctx[i], r->o->n);
-    return lineup_read_budgets(&r->f.rows, &r->f.c->attn, "full,streaming,quest,fier", "256", e);
+    return lineup_read_budgets(&r->f.rows, &r->f.o->attn, "full,streaming,quest,fier", "256", e);
 }
 
 /* ---- who can run ---- */
@@ -123,7 +125,7 @@ static status parse(void *own, err *e)
 static status can_run(void *ctx, const attn_spec *row, err *why)
 {
     const accept_run *r = ctx;
-    const decoder_options o = {.chunk = (size_t)r->f.c->engine.device.chunk, .verify = ACCEPT_AHEAD};
+    const decoder_options o = {.chunk = (size_t)r->f.o->engine.device.chunk, .verify = ACCEPT_AHEAD};
     int64_t longest = 0;
     sessions p;
     for (size_t i = 0; i < r->n_ctx; i++)
@@ -136,7 +138,7 @@ static status ready(void *own, err *e)
 {
     accept_run *r = own;
     fidelity *f = &r->f;
-    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c->prompt.file, 0, e));
+    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, r->o->file, 0, e));
     TRY(fidelity_check_ctx(&f->text, r->ctx, r->n_ctx, &f->g, e));
     return lineup_check_by(&f->rows, can_run, r, e);
 }
@@ -237,7 +239,7 @@ static status take_piece(measured *m, const case_id *x, err *e)
     const accept_run *r = m->r;
     bool bos = tokenizer_adds_bos(r->f.g.tok);
     size_t n = (size_t)x->ctx - bos;
-    const int32_t *from = fidelity_piece(&r->f.text, n, r->f.c->seed.value, x->ctx, (size_t)x->trial);
+    const int32_t *from = fidelity_piece(&r->f.text, n, r->f.o->seed.value, x->ctx, (size_t)x->trial);
     m->piece.n = 0;
     if (bos) TRY(token_list_push(&m->piece, tokenizer_bos(r->f.g.tok), e));
     for (size_t i = 0; i < n; i++) TRY(token_list_push(&m->piece, from[i], e));
@@ -250,7 +252,7 @@ static status measure_case(measured *m, const case_id *x, err *e)
     const sampler_options so = {.temp = x->temp,
                                 .top_p = 1,
                                 .repeat_penalty = 1,
-                                .seed = evaluation_random(m->r->f.c->seed.value, x->trial, (uint64_t)x->ctx)};
+                                .seed = evaluation_random(m->r->f.o->seed.value, x->trial, (uint64_t)x->ctx)};
     int64_t prompt = session_length(m->s);
     m->sums = (sums){0};
     TRY(sampler_create(&m->by, &so, (size_t)m->r->f.g.m->config.vocab, e));
@@ -380,7 +382,7 @@ static status print_head(const void *own, err *e)
     TRY(out_printf(e,
                    "accept: drafts of %d tokens from %d places of each of %d pieces, against full attention over the "
                    "same rows, seed %llu",
-                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->f.c->seed.value));
+                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->f.o->seed.value));
     TRY(lineup_print_terms(&r->f.rows, e));
     TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->f.rows), "strategy", "budget",
                    "tokens", "temp", "n", "agreement", " 95 %", "h8", "run"));
@@ -476,9 +478,9 @@ static json_t *row_json(const void *own, size_t row, size_t i)
 static json_t *options_json(const void *own)
 {
     const accept_run *r = own;
-    return json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->f.sha256, "attn", r->f.c->attn.names,
+    return json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->f.sha256, "attn", r->f.o->attn.names,
                      "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
-                     list_json(r->temp, r->n_temp), "seed", (json_int_t)r->f.c->seed.value);
+                     list_json(r->temp, r->n_temp), "seed", (json_int_t)r->f.o->seed.value);
 }
 
 /* ---- the command ---- */
@@ -504,9 +506,11 @@ static const fidelity_measure accept_kind = {.identity = identity,
                                              .json = row_json,
                                              .options = options_json};
 
-static status cmd_accept(const cli *c, err *e)
+static status cmd_accept(void *options, err *e)
 {
-    accept_run r = {.f.c = c, .o = c->own};
+    accept_options *o = options;
+    o->run.engine.verifies = true;
+    accept_run r = {.f.o = &o->run, .o = o};
     status st = fidelity_run(&r.f, &accept_kind, e);
     fidelity_close(&r.f);
     mem_free(r.ctx);
@@ -514,19 +518,19 @@ static status cmd_accept(const cli *c, err *e)
     return st;
 }
 
-static const cli_option options[] = {
-    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the text (default: the book of eval pg19)"},
+static const cli_option rows[] = {
+    {.letter = 'f', .arg = "FILE", AT(accept_options, file), .help = "the text (default: the book of eval pg19)"},
     {.letter = 'n',
      .arg = "N",
      .type = OPTION_WHOLE,
      .min = 1,
      .max = 1 << 20,
      .def = 64,
-     AT_OWN(accept_options, n),
+     AT(accept_options, n),
      .help = "places at the end of a piece that are drafted from, and new tokens behind it (default 64)"},
-    OPTION("trials", "N", WHOLE(1, 100000, 4), AT_OWN(accept_options, trials),
+    OPTION("trials", "N", WHOLE(1, 100000, 4), AT(accept_options, trials),
            "pieces of the text of each length (default 4)"),
-    OPTION("temp", "T", TEXT, AT_OWN(accept_options, temp), "temperatures, a list; 0 = greedy (default 0,1)"),
+    OPTION("temp", "T", TEXT, AT(accept_options, temp), "temperatures, a list; 0 = greedy (default 0,1)"),
     {0}};
 
 const command accept_command = {.name = "eval accept",
@@ -535,9 +539,7 @@ const command accept_command = {.name = "eval accept",
                                 .summary = "how often a strategy's next token is that of full attention, and drafts of "
                                            "any length by it",
                                 .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS,
-                                .own = options,
-                                .own_size = sizeof(accept_options),
-                                .compares = true,
-                                .verifies = true,
+                                .own = rows,
+                                .size = sizeof(accept_options),
                                 .alone = true,
                                 .run = cmd_accept};

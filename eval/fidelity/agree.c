@@ -15,6 +15,11 @@
 enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE) };
 
 typedef struct {
+    evaluation_options common;
+    const char *file;
+} agree_options;
+
+typedef struct {
     const evaluation *ev;
     int64_t *ctx;
     size_t n_ctx, n_trials;
@@ -35,10 +40,10 @@ static json_t *config(const void *own)
 static status load(void *own, evaluation *ev, err *e)
 {
     agree_run *r = own;
-    const cli *c = ev->c;
+    const evaluation_options *c = ev->o;
     r->ev = ev;
     r->n_trials = (size_t)c->trials;
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->attn.ctx, "2048", "--ctx", e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->run.attn.ctx, "2048", "--ctx", e));
     ev->n_samples = r->n_ctx * r->n_trials;
     while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
     if (r->full == ev->rows.n)
@@ -52,7 +57,7 @@ static status ready(void *own, evaluation *ev, err *e)
     for (size_t i = 0; i < r->n_ctx; i++)
         if (r->ctx[i] < LEAST)
             return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->ctx[i], LEAST);
-    TRY(fidelity_read_text(&r->ids, r->sha256, &ev->g, ev->c->prompt.file, 0, e));
+    TRY(fidelity_read_text(&r->ids, r->sha256, &ev->g, ((const agree_options *)ev->options)->file, 0, e));
     return fidelity_check_ctx(&r->ids, r->ctx, r->n_ctx, &ev->g, e);
 }
 
@@ -69,7 +74,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     size_t length = (size_t)r->ctx[i / r->n_trials], trial = i % r->n_trials, cue = ev->prompter.decode ? CUE : 0;
     int32_t bos = tokenizer_adds_bos(ev->g.tok) ? tokenizer_bos(ev->g.tok) : -1;
     size_t piece = length - NEW - (bos >= 0);
-    const int32_t *from = fidelity_piece(&r->ids, piece, ev->c->seed.value, (int64_t)length, trial);
+    const int32_t *from = fidelity_piece(&r->ids, piece, ev->o->run.seed.value, (int64_t)length, trial);
     out->index = (int64_t)i;
     out->stop = &ev->eos;
     out->n_new = NEW;
@@ -136,7 +141,7 @@ static status print_table(const agree_run *r, evaluation_table *t, err *e)
     char name[32];
     TRY(out_printf(
         e, "agree: percent of %d new tokens' text before it leaves that of full attention, protocol %s, seed %llu", NEW,
-        ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->c->seed.value));
+        ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->o->run.seed.value));
     TRY(lineup_print_terms(&ev->rows, e));
     TRY(evaluation_table_head(t, e));
     for (size_t k = 0; k < r->n_ctx; k++) {
@@ -159,7 +164,7 @@ static status write_json(const agree_run *r, err *e)
         evaluation_costs_json(o, &c.costs);
         json_array_append_new(list, o);
     }
-    return report_write(&ev->c->out, &ev->g, options, list, NULL, e);
+    return report_write(&ev->o->run.out, &ev->g, options, list, NULL, e);
 }
 
 static status report(void *own, evaluation *ev, err *e)
@@ -167,7 +172,7 @@ static status report(void *own, evaluation *ev, err *e)
     evaluation_table t;
     status st = evaluation_table_open(&t, ev, e);
     if (st == ST_OK) st = print_table(own, &t, e);
-    if (st == ST_OK && ev->c->out.json) st = write_json(own, e);
+    if (st == ST_OK && ev->o->run.out.json) st = write_json(own, e);
     evaluation_table_close(&t);
     return st;
 }
@@ -194,8 +199,8 @@ static const evaluation_kind evaluation_of_agree = {.name = "agree",
                                                     .free = free_run};
 
 static const cli_option options[] = {
-    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the text (default: the book of eval pg19)"},
-    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+    {.letter = 'f', .arg = "FILE", AT(agree_options, file), .help = "the text (default: the book of eval pg19)"},
+    OPTION("protocol", "prefill|decode", TEXT, AT(agree_options, common.protocol),
            "feed the piece at once (default), or its last 16 tokens one by one"),
     {0}};
 
@@ -206,5 +211,5 @@ const command agree_command = {.name = "eval agree",
                                    "how long greedy text stays that of full attention: strategies and budgets compared",
                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
                                .own = options,
-                               .compares = true,
+                               .size = sizeof(agree_options),
                                .evaluation = &evaluation_of_agree};

@@ -16,6 +16,9 @@
 #include "kernels/base/mem.h"
 
 typedef struct {
+    run_options run;
+    const char *file;
+    double temp, top_p;
     const char *n, *prompt, *every, *compare;
     int judged;
 } drift_options;
@@ -51,7 +54,7 @@ static status parse(void *own, err *e)
         return err_set(e, ST_USAGE, "--compare %lld: 0 or a multiple of --every %lld is needed", (long long)r->compare,
                        (long long)r->every);
     r->n_prompt = (size_t)prompt;
-    return lineup_read_budgets(&r->f.rows, &r->f.c->attn, "all", NULL, e);
+    return lineup_read_budgets(&r->f.rows, &r->f.o->attn, "all", NULL, e);
 }
 
 /* The prompt: the first tokens of the text, after a BOS token where the tokenizer adds one. */
@@ -61,7 +64,7 @@ static status ready(void *own, err *e)
     fidelity *f = &r->f;
     unsigned flags = tokenizer_adds_bos(f->g.tok) ? TOKENIZE_BOS : 0;
     int64_t n_tokens = (int64_t)r->n_prompt + r->n;
-    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c->prompt.file, flags, e));
+    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, r->o->file, flags, e));
     if (f->text.n < r->n_prompt)
         return err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", r->n_prompt, f->text.n);
     f->text.n = r->n_prompt;
@@ -276,11 +279,11 @@ static status open_full(generation *g, int64_t n_tokens, err *e)
 static status open_all(generation *g, err *e)
 {
     drift_run *r = g->r;
-    const cli *c = r->f.c;
+    const drift_options *o = r->o;
     follow *f = &g->f;
     int64_t n_tokens = (int64_t)r->f.text.n + r->n;
     const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->f.g.dec)};
-    const sampler_options so = {.temp = c->temp, .top_p = c->top_p, .repeat_penalty = 1, .seed = c->seed.value};
+    const sampler_options so = {.temp = o->temp, .top_p = o->top_p, .repeat_penalty = 1, .seed = o->run.seed.value};
     g->run.spec = r->f.rows.run[g->row].spec;
     g->type = recall_exact_type(&g->run, 1);
     f->be = r->f.g.be;
@@ -399,11 +402,11 @@ static json_t *row_json(const void *own, size_t row, size_t i)
 static json_t *options_json(const void *own)
 {
     const drift_run *r = own;
-    const cli *c = r->f.c;
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", c->attn.names ? c->attn.names : "all",
-                     "n", (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare",
-                     (json_int_t)r->compare, "judged", r->o->judged, "temp", c->temp, "top_p", c->top_p, "seed",
-                     (json_int_t)c->seed.value);
+    const drift_options *o = r->o;
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn",
+                     o->run.attn.names ? o->run.attn.names : "all", "n", (json_int_t)r->n, "prompt",
+                     (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
+                     "judged", r->o->judged, "temp", o->temp, "top_p", o->top_p, "seed", (json_int_t)o->run.seed.value);
 }
 
 /* ---- the command ---- */
@@ -415,14 +418,14 @@ static json_t *config(const void *own)
     const drift_run *r = own;
     return json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:s}", "n", (json_int_t)r->n, "prompt",
                      (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
-                     "judged", r->o->judged, "temp", r->f.c->temp, "top_p", r->f.c->top_p, "text_sha256", r->f.sha256);
+                     "judged", r->o->judged, "temp", r->o->temp, "top_p", r->o->top_p, "text_sha256", r->f.sha256);
 }
 
 static status print_head(const void *own, err *e)
 {
     const drift_run *r = own;
     TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
-                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.c->seed.value, r->o->judged,
+                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.o->seed.value, r->o->judged,
                    (long long)r->every));
     return lineup_print_terms(&r->f.rows, e);
 }
@@ -448,26 +451,31 @@ static const fidelity_measure drift_kind = {.identity = identity,
                                             .json = row_json,
                                             .options = options_json};
 
-static status cmd_drift(const cli *c, err *e)
+static status cmd_drift(void *options, err *e)
 {
-    drift_run r = {.f.c = c, .o = c->own};
+    const drift_options *o = options;
+    drift_run r = {.f.o = &o->run, .o = o};
     status st = fidelity_run(&r.f, &drift_kind, e);
     fidelity_close(&r.f);
     return st;
 }
 
-static const cli_option options[] = {
-    {.letter = 'n', .arg = "N", AT_OWN(drift_options, n), .help = "new tokens of each strategy (default 32k)"},
-    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the prompt's text (default: the book of eval pg19)"},
-    OPTION("prompt", "N", TEXT, AT_OWN(drift_options, prompt), "its first N tokens (default 2048)"),
-    OPTION("every", "N", TEXT, AT_OWN(drift_options, every), "new tokens of an interval (default 1024)"),
-    OPTION("compare", "N", TEXT, AT_OWN(drift_options, compare),
+static const cli_option rows[] = {
+    {.letter = 'n', .arg = "N", AT(drift_options, n), .help = "new tokens of each strategy (default 32k)"},
+    {.letter = 'f',
+     .arg = "FILE",
+     AT(drift_options, file),
+     .help = "the prompt's text (default: the book of eval pg19)"},
+    OPTION("prompt", "N", TEXT, AT(drift_options, prompt), "its first N tokens (default 2048)"),
+    OPTION("every", "N", TEXT, AT(drift_options, every), "new tokens of an interval (default 1024)"),
+    OPTION("compare", "N", TEXT, AT(drift_options, compare),
            "compare with full attention over the same tokens every N new ones (default: every fourth interval; 0: "
            "never)"),
-    OPTION("judged", "N", WHOLE(1, 1 << 20, 8), AT_OWN(drift_options, judged),
+    OPTION("judged", "N", WHOLE(1, 1 << 20, 8), AT(drift_options, judged),
            "steps at its end that are judged by exact attention (default 8)"),
-    OPTION("temp", "T", NUMBER(0.8), AT(temp), "temperature, 0 = greedy (default 0.8)"),
-    OPTION("top-p", "P", NUMBER(0.95), AT(top_p), "keep the most likely tokens up to mass P (default 0.95)"),
+    OPTION("temp", "T", NUMBER(0.8), AT(drift_options, temp), "temperature, 0 = greedy (default 0.8)"),
+    OPTION("top-p", "P", NUMBER(0.95), AT(drift_options, top_p),
+           "keep the most likely tokens up to mass P (default 0.95)"),
     {0}};
 
 const command drift_command = {.name = "eval drift",
@@ -475,8 +483,7 @@ const command drift_command = {.name = "eval drift",
                                .args = "",
                                .summary = "speed, memory and selection along a long generation: strategies compared",
                                .groups = OPTIONS_MODEL | OPTIONS_RESULTS,
-                               .own = options,
-                               .own_size = sizeof(drift_options),
-                               .compares = true,
+                               .own = rows,
+                               .size = sizeof(drift_options),
                                .alone = true,
                                .run = cmd_drift};

@@ -79,7 +79,7 @@ static status run_rows(fidelity *f, const fidelity_measure *m, err *e)
     status st = m->head(f, e);
     for (size_t i = 0; i < f->rows.n && st == ST_OK; i++)
         if (f->rows.why[i].code == ST_OK) st = run_row(f, m, i, e);
-    if (st != ST_OK) provenance_note_rest(f->out, &f->c->out, m->resume);
+    if (st != ST_OK) provenance_note_rest(f->out, &f->o->out, m->resume);
     return st;
 }
 
@@ -88,24 +88,24 @@ static status report(const fidelity *f, const fidelity_measure *m, err *e)
     size_t per_row = m->per_row ? m->per_row(f) : 1;
     TRY(lineup_print_why(&f->rows, e));
     TRY(out_flush(e));
-    if (!f->c->out.json) return ST_OK;
+    if (!f->o->out.json) return ST_OK;
     json_t *list = json_array();
     int bad = 0;
     for (size_t i = 0; i < f->rows.n * per_row; i++)
         bad |= json_array_append_new(list, m->json(f, i / per_row, i % per_row));
     list = fidelity_json(list, bad);
     if (!list) return err_set(e, ST_NOMEM, "out of memory for the report");
-    return report_write(&f->c->out, &f->g, m->options(f), list, NULL, e);
+    return report_write(&f->o->out, &f->g, m->options(f), list, NULL, e);
 }
 
 status fidelity_run(fidelity *f, const fidelity_measure *m, err *e)
 {
     TRY(m->parse(f, e));
-    TRY(engine_find(&f->g, &f->c->engine, true, e));
+    TRY(engine_find(&f->g, &f->o->engine, true, e));
     cli_catch_interrupt();
     TRY(m->ready(f, e));
     TRY(engine_load(&f->g, 1, e));
-    TRY(provenance_open(&f->out, &f->c->out, f->c->seed.value, &f->g, &f->rows, m->config(f), m->identity, e));
+    TRY(provenance_open(&f->out, &f->o->out, f->o->seed.value, &f->g, &f->rows, m->config(f), m->identity, e));
     TRY(run_rows(f, m, e));
     return report(f, m, e);
 }
@@ -122,24 +122,25 @@ void fidelity_close(fidelity *f)
 /* ---- the command without a measure ---- */
 
 typedef struct {
+    tool_options t;
     const char *measure;
 } fidelity_options;
 
-static status cmd_fidelity(const cli *c, err *e)
+static status cmd_fidelity(void *options, err *e)
 {
-    const char *name = ((const fidelity_options *)c->own)->measure;
+    const char *name = ((const fidelity_options *)options)->measure;
     return err_set(e, ST_USAGE, "--measure%s%.40s: selection, tokens, text or logits is needed, as the first option",
                    name ? " " : "", name ? name : "");
 }
 
-static const cli_option options[] = {
-    OPTION("measure", "selection|tokens|text|logits", TEXT, AT_OWN(fidelity_options, measure),
+static const cli_option rows[] = {
+    OPTION("measure", "selection|tokens|text|logits", TEXT, AT(fidelity_options, measure),
            "the first option: run eval recall, accept, agree or drift, whose options follow"),
     {0}};
 
 const command fidelity_command = {.name = "eval fidelity",
                                   .args = "",
                                   .summary = "how closely strategies follow full attention, by one of four measures",
-                                  .own = options,
-                                  .own_size = sizeof(fidelity_options),
+                                  .own = rows,
+                                  .size = sizeof(fidelity_options),
                                   .run = cmd_fidelity};

@@ -3,13 +3,13 @@
 #ifndef EVAL_FIDELITY_H
 #define EVAL_FIDELITY_H
 
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 
 /* State of every measure; the first member of the measure's own struct. */
 typedef struct {
-    const cli *c;
+    const run_options *o;
     engine g;
     lineup rows;
     token_list text;

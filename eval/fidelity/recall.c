@@ -15,6 +15,9 @@
 enum { DEFAULT_QUERIES = 64 };
 
 typedef struct {
+    run_options run;
+    prompt_source prompt;
+    const char *tensors;
     const char *dump;
     int queries, prompt_keys;
     bool window, distributions;
@@ -304,7 +307,7 @@ static status finish(recall *r, int64_t ctx, err *e)
 {
     int bad = 0;
     TRY(print_runs(r, ctx, e));
-    for (size_t i = 0; i < r->n_runs && r->f.c->out.json; i++)
+    for (size_t i = 0; i < r->n_runs && r->f.o->out.json; i++)
         for (int l = 0; l < r->runs[i].shape.n_layers; l++)
             bad |= json_array_append_new(r->list, layer_json(r, &r->runs[i], l, ctx));
     recall_runs_clear(r->runs, r->n_runs);
@@ -348,19 +351,19 @@ static status run_length(recall *r, int64_t ctx, err *e)
 
 static status run_text(recall *r, err *e)
 {
-    const cli *c = r->f.c;
+    const recall_options *o = r->o;
     engine *g = &r->f.g;
     char *text = NULL;
     size_t n = 0;
     if (r->o->prompt_keys) return err_set(e, ST_USAGE, "--prompt-keys: only with --tensors");
-    if (!c->prompt.text && !c->prompt.file)
+    if (!o->prompt.text && !o->prompt.file)
         return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->attn.ctx, "1024", "--ctx", e));
-    TRY(engine_open(g, &c->engine, 1, true, e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, o->run.attn.ctx, "1024", "--ctx", e));
+    TRY(engine_open(g, &o->run.engine, 1, true, e));
     attn_shape shape = *decoder_attn_shape(g->dec);
     TRY(lineup_check_by(&r->f.rows, can_run, &shape, e));
     TRY(list_runs(r, e));
-    TRY(cli_read_text(&text, &n, &c->prompt, c->engine.device.ranks, e));
+    TRY(cli_read_text(&text, &n, &o->prompt, o->run.engine.device.ranks, e));
     status st = tokenizer_encode(g->tok, text, n, TOKENIZE_BOS, &r->f.text, e);
     mem_free(text);
     for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) st = run_length(r, r->ctx[i], e);
@@ -369,14 +372,14 @@ static status run_text(recall *r, err *e)
 
 static status run_tensors(recall *r, err *e)
 {
-    const cli *c = r->f.c;
-    recall_tensors job = {.path = c->tensors, .dump = r->dump, .n_prompt = r->o->prompt_keys};
-    if (c->attn.ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+    const recall_options *o = r->o;
+    recall_tensors job = {.path = o->tensors, .dump = r->dump, .n_prompt = r->o->prompt_keys};
+    if (o->run.attn.ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
     if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
     if (r->o->distributions) return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
     TRY(list_runs(r, e));
-    r->f.g.name = c->tensors;
-    TRY(cli_open_backend(&r->f.g.be, &c->engine.device, e));
+    r->f.g.name = o->tensors;
+    TRY(cli_open_backend(&r->f.g.be, &o->run.engine.device, e));
     job.be = r->f.g.be;
     TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
     return finish(r, job.n_keys, e);
@@ -384,7 +387,7 @@ static status run_tensors(recall *r, err *e)
 
 static status write_report(recall *r, err *e)
 {
-    const cli *c = r->f.c;
+    const recall_options *o = r->o;
     const lineup *l = &r->f.rows;
     json_t *list = r->list, *skipped = json_array();
     int bad = 0;
@@ -394,10 +397,10 @@ static status write_report(recall *r, err *e)
             bad |=
                 json_array_append_new(skipped, json_pack("{s:s, s:o, s:s}", "attn", l->run[i].spec.text, "budget",
                                                          lineup_budget_json(&l->run[i].spec), "reason", l->why[i].msg));
-    json_t *options = json_pack("{s:s, s:s, s:o}", "attn", c->attn.names ? c->attn.names : "quest,fier", "budget",
-                                c->attn.budget ? c->attn.budget : "256", "queries",
-                                c->tensors ? json_null() : json_integer(queries_of(r)));
-    status st = report_write(&c->out, &r->f.g, options, list, json_pack("{s:o}", "skipped", skipped), e);
+    json_t *options = json_pack("{s:s, s:s, s:o}", "attn", o->run.attn.names ? o->run.attn.names : "quest,fier",
+                                "budget", o->run.attn.budget ? o->run.attn.budget : "256", "queries",
+                                o->tensors ? json_null() : json_integer(queries_of(r)));
+    status st = report_write(&o->run.out, &r->f.g, options, list, json_pack("{s:o}", "skipped", skipped), e);
     return st == ST_OK && bad ? err_set(e, ST_NOMEM, "out of memory for the report") : st;
 }
 
@@ -405,18 +408,19 @@ static status run(recall *r, err *e)
 {
     out_file dump;
     bool dumps = r->o->dump != NULL;
-    TRY(lineup_read_budgets(&r->f.rows, &r->f.c->attn, "quest,fier", "256", e));
+    TRY(lineup_read_budgets(&r->f.rows, &r->f.o->attn, "quest,fier", "256", e));
     if (dumps) TRY(out_file_open(&dump, "--dump", r->o->dump, e));
     if (dumps) r->dump = dump.f;
-    status st = r->f.c->tensors ? run_tensors(r, e) : run_text(r, e);
+    status st = r->o->tensors ? run_tensors(r, e) : run_text(r, e);
     status closed = dumps ? out_file_close(&dump, st == ST_OK && !ferror(dump.f), st == ST_OK ? e : NULL) : ST_OK;
     if (st == ST_OK) st = closed;
-    return st == ST_OK && r->f.c->out.json ? write_report(r, e) : st;
+    return st == ST_OK && r->f.o->out.json ? write_report(r, e) : st;
 }
 
-static status cmd_recall(const cli *c, err *e)
+static status cmd_recall(void *options, err *e)
 {
-    recall r = {.f.c = c, .o = c->own, .list = json_array()};
+    const recall_options *o = options;
+    recall r = {.f.o = &o->run, .o = o, .list = json_array()};
     cli_catch_interrupt();
     status st = run(&r, e);
     recall_runs_clear(r.runs, r.n_runs);
@@ -427,20 +431,20 @@ static status cmd_recall(const cli *c, err *e)
     return st;
 }
 
-static const cli_option options[] = {
-    {.letter = 'p', .arg = "TEXT", AT(prompt.text), .help = "the text"},
-    {.letter = 'f', .arg = "FILE", AT(prompt.file), .help = "the text from a file"},
-    OPTION("queries", "N", WHOLE(1, 1 << 30, 0), AT_OWN(recall_options, queries),
+static const cli_option rows[] = {
+    {.letter = 'p', .arg = "TEXT", AT(recall_options, prompt.text), .help = "the text"},
+    {.letter = 'f', .arg = "FILE", AT(recall_options, prompt.file), .help = "the text from a file"},
+    OPTION("queries", "N", WHOLE(1, 1 << 30, 0), AT(recall_options, queries),
            "positions at the end of the text that are judged (default 64)"),
-    OPTION("window", NULL, FLAG, AT_OWN(recall_options, window),
+    OPTION("window", NULL, FLAG, AT(recall_options, window),
            "judge them as one prompt window (for strategies that choose there, such as actqkv and infllm)"),
-    OPTION("distributions", NULL, FLAG, AT_OWN(recall_options, distributions),
+    OPTION("distributions", NULL, FLAG, AT(recall_options, distributions),
            "also distances of attention distributions, and what the exact tokens hold (LogQuant's Figures 4 and 5)"),
-    OPTION("tensors", "FILE", TEXT, AT(tensors),
+    OPTION("tensors", "FILE", TEXT, AT(recall_options, tensors),
            "q [heads, m, d], k [kv_heads, n, d] and optionally v of a safetensors file instead of a text"),
-    OPTION("prompt-keys", "N", WHOLE(1, 1 << 30, 0), AT_OWN(recall_options, prompt_keys),
+    OPTION("prompt-keys", "N", WHOLE(1, 1 << 30, 0), AT(recall_options, prompt_keys),
            "with --tensors: keys of a prompt; the others come one by one, as of a reply (default: all but the last)"),
-    OPTION("dump", "FILE", TEXT, AT_OWN(recall_options, dump), "write the selected positions as JSON lines"),
+    OPTION("dump", "FILE", TEXT, AT(recall_options, dump), "write the selected positions as JSON lines"),
     {0}};
 
 const command recall_command = {.name = "eval recall",
@@ -448,8 +452,7 @@ const command recall_command = {.name = "eval recall",
                                 .args = "",
                                 .summary = "what strategies select, against exact attention",
                                 .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
-                                .own = options,
-                                .own_size = sizeof(recall_options),
-                                .compares = true,
+                                .own = rows,
+                                .size = sizeof(recall_options),
                                 .alone = true,
                                 .run = cmd_recall};

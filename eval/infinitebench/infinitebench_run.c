@@ -16,6 +16,7 @@
 enum { OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
 
 typedef struct {
+    evaluation_options common;
     const char *dataset, *prompts, *rules, *length;
 } infinitebench_options;
 
@@ -41,7 +42,7 @@ static infinitebench_sample *sample_at(const infinitebench_run *r, size_t i)
  * from whose harness ActQKV's is made; all else stays as there. */
 static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
 {
-    const cli *c = r->ev->c;
+    const evaluation_options *c = r->ev->o;
     const infinitebench_options *o = r->o;
     infinitebench_set set = PROMPTS_INFLLM;
     bool of_file = infinitebench_set_parse(&set, o->prompts, NULL) != ST_OK;
@@ -65,7 +66,7 @@ static status parse_tasks(infinitebench_run *r, err *e)
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
         const infinitebench_task *t = &infinitebench_tasks[i];
         if (!s->named) s->wanted[i] = all || t->in_table;
-        s->made[i] = s->wanted[i] && t->generated && (!r->ev->c->data || o->length);
+        s->made[i] = s->wanted[i] && t->generated && (!r->ev->o->data || o->length);
     }
     return made_lengths(s, o->length, SIZE_MAX, e);
 }
@@ -117,7 +118,7 @@ static status count_tokens(const void *own, const void *own_sample, int64_t *n, 
 
 static status read_samples(infinitebench_run *r, err *e)
 {
-    const cli *c = r->ev->c;
+    const evaluation_options *c = r->ev->o;
     bool all_made = true;
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->source.wanted[i] || r->source.made[i];
     if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
@@ -185,7 +186,7 @@ static prompter prompter_of(const infinitebench_run *r, const infinitebench_samp
 {
     prompter p = r->ev->prompter;
     if (s->length) p.max_length = UNCUT;
-    else if (!r->ev->c->max_length) p.max_length = (size_t)longest_prompt(r, s->at.dataset, r->ev->window);
+    else if (!r->ev->o->max_length) p.max_length = (size_t)longest_prompt(r, s->at.dataset, r->ev->window);
     return p;
 }
 
@@ -329,7 +330,7 @@ static json_t *options_json(const void *own)
 {
     const infinitebench_run *r = own;
     return json_pack("{s:s, s:s, s:I}", "prompts", infinitebench_prompts_name(&r->prompts), "rules",
-                     rules[r->infllm_rules], "seed", (json_int_t)r->ev->c->seed.value);
+                     rules[r->infllm_rules], "seed", (json_int_t)r->ev->o->run.seed.value);
 }
 
 static const answers_layout layout = {.answer = answer_of,
@@ -354,7 +355,7 @@ static void say_shortened(const infinitebench_run *r)
 static status load(void *own, evaluation *ev, err *e)
 {
     infinitebench_run *r = own;
-    r->o = ev->c->own;
+    r->o = ev->options;
     r->ev = ev;
     ev->names = infinitebench_names;
     r->source = (made_source){.exact = true, .own = r, .read = read_sample, .make = make_sample, .count = count_tokens};
@@ -396,7 +397,7 @@ static const evaluation_kind evaluation_of_infinitebench = {.name = "infiniteben
                                                             .layout = &layout,
                                                             .free = free_run};
 
-#define OWN(field) AT_OWN(infinitebench_options, field)
+#define OWN(field) AT(infinitebench_options, field)
 
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset), "only these tasks, or all (default: the six of ActQKV's table)"),

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/ranks.h"
 #include "eval/answers.h"
@@ -15,6 +14,7 @@
 #include "kernels/base/mem.h"
 
 typedef struct {
+    evaluation_options common;
     const char *dataset, *score, *prompts;
     bool by_length; /* -E */
 } longbench_options;
@@ -220,7 +220,7 @@ static status take_prompts(longbench_run *r, err *e)
 static status load(void *own, evaluation *ev, err *e)
 {
     longbench_run *r = own;
-    r->o = ev->c->own;
+    r->o = ev->options;
     r->ev = ev;
     TRY(longbench_open(&r->t, ev->data_dir, e));
     r->t.longbench_e = r->o->by_length;
@@ -294,19 +294,19 @@ static status print_scores(const longbench_options *o, const longbench_dataset *
     return st == ST_OK ? out_flush(e) : st;
 }
 
-static status score_only(const cli *c, const char *dir, metrics *m, err *e)
+static status score_only(const longbench_options *o, const char *dir, metrics *m, err *e)
 {
-    const longbench_options *o = c->own;
+    const result_options *out = &o->common.run.out;
     longbench_table t = {0};
     longbench_scores s = {0};
     const longbench_dataset *d;
     status st;
-    if (c->out.json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
-    if (c->data || c->out.output || o->prompts)
+    if (out->json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
+    if (o->common.data || out->output || o->prompts)
         return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s",
-                       c->data         ? "--data"
-                       : c->out.output ? "-o"
-                                       : "--prompts");
+                       o->common.data ? "--data"
+                       : out->output  ? "-o"
+                                      : "--prompts");
     TRY_GOTO(longbench_open(&t, dir, e));
     TRY_GOTO(dataset_of(&d, &t, o, e));
     TRY_GOTO(longbench_score_file(m, d, o->score, o->by_length, &s, e));
@@ -317,21 +317,21 @@ done:
     return st;
 }
 
-static status cmd_longbench(const cli *c, err *e)
+static status cmd_longbench(void *options, err *e)
 {
-    const longbench_options *o = c->own;
+    const longbench_options *o = options;
     metrics *m = NULL;
     const char *dir;
-    if (!o->score) return evaluation_run(&evaluation_of_longbench, c, e);
-    TRY(ranks_refuse(c->engine.device.ranks, "--score", e));
+    if (!o->score) return evaluation_run(&evaluation_of_longbench, o, e);
+    TRY(ranks_refuse(o->common.run.engine.device.ranks, "--score", e));
     TRY(cli_data_dir(&dir, e));
     status st = metrics_open(&m, dir, e);
-    if (st == ST_OK) st = score_only(c, dir, m, e);
+    if (st == ST_OK) st = score_only(o, dir, m, e);
     metrics_destroy(m);
     return st;
 }
 
-#define OWN(field) AT_OWN(longbench_options, field)
+#define OWN(field) AT(longbench_options, field)
 
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset),
@@ -341,7 +341,7 @@ static const cli_option options[] = {
            "only score predictions: lines with pred, answers, all_classes, length"),
     OPTION("prompts", "FILE.json", TEXT, OWN(prompts),
            "templates of one's own: a JSON object of a text for each dataset, with {context} and {input}"),
-    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+    OPTION("protocol", "prefill|decode", TEXT, OWN(common.protocol),
            "feed the prompt at once (default), or its question token by token (Quest)"),
     {0}};
 
@@ -350,6 +350,6 @@ const command longbench_command = {.name = "eval longbench",
                                    .summary = "LongBench v1: strategies and budgets compared, or predictions scored",
                                    .groups = SAMPLE_OPTIONS_GROUPS,
                                    .own = options,
-                                   .own_size = sizeof(longbench_options),
-                                   .compares = true,
+                                   .size = sizeof(longbench_options),
+                                   .place = EVALUATION_PLACES,
                                    .run = cmd_longbench};

@@ -21,6 +21,7 @@ typedef enum { OFFICIAL, BY_PARISKV, BY_KVPRESS, RULES } rules;
 static const char *const rules_names[RULES] = {"official", "pariskv", "kvpress"};
 
 typedef struct {
+    evaluation_options common;
     bool cot, no_context;
     const char *rules;
 } longbench2_options;
@@ -137,7 +138,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     longbench2_sample *s = sample_of(r, i);
     prompt_text text;
     out->index = s->at.index;
-    out->random = evaluation_random(ev->c->seed.value, s->at.index, second);
+    out->random = evaluation_random(ev->o->run.seed.value, s->at.index, second);
     out->n_new = first ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer;
     if (first) out->pass = REASONING;
     if (second) {
@@ -486,7 +487,7 @@ static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
     if (r->rules != OFFICIAL && (o->cot || o->no_context))
         return err_set(e, ST_USAGE, "--rules %s has its own prompts: not with --cot or --no-context", name);
     if (r->rules != BY_PARISKV) return ST_OK;
-    if (ev->c->template_name || (ev->c->wrap && ev->prompter.wrap != WRAP_RAW))
+    if (ev->o->template_name || (ev->o->wrap && ev->prompter.wrap != WRAP_RAW))
         return err_set(e, ST_USAGE, "--rules pariskv: its prompts are raw, without a chat template");
     ev->sampling = &pariskv_sampling;
     ev->prompter.wrap = WRAP_RAW;
@@ -497,7 +498,7 @@ static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
 static status load(void *own, evaluation *ev, err *e)
 {
     longbench2_run *r = own;
-    const longbench2_options *o = ev->c->own;
+    const longbench2_options *o = ev->options;
     r->o = o;
     r->ev = ev;
     TRY(parse_rules(r, ev, e));
@@ -537,15 +538,15 @@ static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
 static const cli_option options[] = {
     {.name = "cot",
      .type = OPTION_FLAG,
-     AT_OWN(longbench2_options, cot),
+     AT(longbench2_options, cot),
      .help = "chain of thought: reasoning first, then the answer that follows from it"},
     {.name = "no-context",
      .type = OPTION_FLAG,
-     AT_OWN(longbench2_options, no_context),
+     AT(longbench2_options, no_context),
      .help = "the questions alone, without their documents"},
     {.name = "rules",
      .arg = "official|pariskv|kvpress",
-     AT_OWN(longbench2_options, rules),
+     AT(longbench2_options, rules),
      .help = "whose prompts, lengths and judgement: the benchmark's (default), ParisKV's two passes, or kvpress's"},
     {0}};
 

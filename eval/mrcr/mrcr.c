@@ -15,6 +15,7 @@
 enum { NEW = 1024, FIRST_BIN = 12, BINS = 12 };
 
 typedef struct {
+    evaluation_options common;
     double temp; /* NAN: as the data's own code */
 } mrcr_options;
 
@@ -113,7 +114,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     mrcr_run *r = own;
     (void)e;
-    out->random = evaluation_random(ev->c->seed.value, out->index, 0);
+    out->random = evaluation_random(ev->o->run.seed.value, out->index, 0);
     out->n_new = r->n_new;
     out->tokens = r->prompts[i];
     r->prompts[i] = (prompt_tokens){0};
@@ -193,7 +194,7 @@ static status print_title(const answers *a, err *e)
     TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", ev->samples.n,
                    r->left_out, prompt_wrap_name(ev->prompter.wrap)));
     if (!ev->sampling) return ST_OK;
-    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed.value);
+    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->o->run.seed.value);
 }
 
 static status print_scores(const answers *a, err *e)
@@ -224,7 +225,7 @@ static const answers_layout layout = {
 /* The published runs of version 2 sample with temperature 1; the others are greedy. */
 static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
 {
-    const mrcr_options *o = ev->c->own;
+    const mrcr_options *o = ev->options;
     sampler *unused;
     size_t v2 = 0;
     for (size_t i = 0; i < r->ev->samples.n; i++) v2 += mrcr_is_v2(sample_at(r, i));
@@ -273,7 +274,7 @@ static const evaluation_kind evaluation_of_mrcr = {.name = "mrcr",
 static const cli_option options[] = {{.name = "temp",
                                       .arg = "T",
                                       .type = OPTION_NUMBER,
-                                      AT_OWN(mrcr_options, temp),
+                                      AT(mrcr_options, temp),
                                       .def = (double)NAN,
                                       .help = "temperature, 0 = greedy (default 0, of version 2 it is 1)"},
                                      {0}};

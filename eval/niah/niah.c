@@ -22,6 +22,7 @@ static const char NEEDLE[] = "The secret number is 71432.", KEY[] = "71432",
                   QUESTION[] = "What is the secret number? The secret number is";
 
 typedef struct {
+    evaluation_options common;
     const char *haystack, *needle, *question, *key;
 } niah_options;
 
@@ -67,11 +68,11 @@ static status read_haystack(niah_run *r, err *e)
 static status load(void *own, evaluation *ev, err *e)
 {
     niah_run *r = own;
-    const niah_options *o = ev->c->own;
+    const niah_options *o = ev->options;
     r->o = o;
     r->ev = ev;
-    r->n_trials = (size_t)ev->c->trials;
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->c->attn.ctx, "1024,2048,4096", "--ctx", e));
+    r->n_trials = (size_t)ev->o->trials;
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->o->run.attn.ctx, "1024,2048,4096", "--ctx", e));
     ev->n_samples = r->n_ctx * r->n_trials;
     if (!o->needle != !o->question)
         return err_set(e, ST_USAGE, "--needle and --question go together: what is hidden, and what is asked");
@@ -95,7 +96,7 @@ static double depth_of(const niah_run *r, size_t trial)
 /* Where in the haystack a trial begins. */
 static size_t start_of(const niah_run *r, int64_t ctx, size_t trial)
 {
-    rng random = {r->ev->c->seed.value};
+    rng random = {r->ev->o->run.seed.value};
     random.state = rng_next(&random) ^ (uint64_t)ctx;
     random.state = rng_next(&random) ^ (uint64_t)trial;
     return (size_t)rng_below(&random, r->texts.haystack.n);
@@ -251,7 +252,7 @@ static status print_title(const answers *a, err *e)
 {
     const evaluation *ev = a->t.ev;
     return out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
-                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->c->seed.value);
+                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->o->run.seed.value);
 }
 
 static status print_scores(const answers *a, err *e)
@@ -290,7 +291,7 @@ static status write_json(const answers *a, err *e)
         evaluation_costs_json(o, &c.costs);
         json_array_append_new(list, o);
     }
-    return report_write(&ev->c->out, &ev->g, config(r), list, NULL, e);
+    return report_write(&ev->o->run.out, &ev->g, config(r), list, NULL, e);
 }
 
 static double percent_of_words(const json_t *line)
@@ -341,7 +342,7 @@ static const evaluation_kind evaluation_of_niah = {.name = "niah",
                                                    .layout = &layout,
                                                    .free = free_run};
 
-#define OWN(field) AT_OWN(niah_options, field)
+#define OWN(field) AT(niah_options, field)
 
 static const cli_option options[] = {
     OPTION("haystack", "FILE", TEXT, OWN(haystack),
@@ -351,11 +352,12 @@ static const cli_option options[] = {
     OPTION("question", "FILE", TEXT, OWN(question), "what is asked behind the text"),
     OPTION("key", "TEXT", TEXT, OWN(key),
            "the words that an answer to --question should have (default: those of the needle)"),
-    OPTION("protocol", "decode|prefill", TEXT, AT(protocol),
+    OPTION("protocol", "decode|prefill", TEXT, AT(niah_options, common.protocol),
            "feed the question token by token (default), or all at once"),
-    OPTION("wrap", "template|raw|double-bos", TEXT, AT(wrap),
+    OPTION("wrap", "template|raw|double-bos", TEXT, AT(niah_options, common.wrap),
            "prompts in the chat template (default if the model has one), as they are, or with BOS twice"),
-    OPTION("template", "NAME", TEXT, AT(template_name), "chat template (default: the model's own)"),
+    OPTION("template", "NAME", TEXT, AT(niah_options, common.template_name),
+           "chat template (default: the model's own)"),
     {0}};
 
 EVALUATION_COMMAND(niah, OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,

@@ -14,11 +14,11 @@
 static const char default_budget[] = "256";
 
 typedef struct {
+    evaluation_options common;
     bool chars, ask_first;
 } passkey_options;
 
 typedef struct {
-    const cli *c;
     const passkey_options *o;
     evaluation *ev; /* an item for each trial; a pass for each length */
     int64_t *ctx, *budget;
@@ -31,7 +31,7 @@ typedef struct {
 
 static int64_t key_of(const passkey *p, size_t trial)
 {
-    return passkey_key(p->c->seed.value, p->at, (int64_t)trial);
+    return passkey_key(p->ev->o->run.seed.value, p->at, (int64_t)trial);
 }
 
 /* ---- options ---- */
@@ -39,15 +39,14 @@ static int64_t key_of(const passkey *p, size_t trial)
 static status load(void *own, evaluation *ev, err *e)
 {
     passkey *p = own;
-    const cli *c = ev->c;
-    p->c = c;
-    p->o = c->own;
+    const evaluation_options *c = ev->o;
+    p->o = ev->options;
     p->ev = ev;
     p->n_trials = c->trials;
     p->table = json_array();
     p->skipped = json_array();
-    TRY(cli_parse_sizes(&p->ctx, &p->n_ctx, c->attn.ctx, "4096", "--ctx", e));
-    TRY(cli_parse_sizes(&p->budget, &p->n_budget, c->attn.budget, default_budget, "--budget", e));
+    TRY(cli_parse_sizes(&p->ctx, &p->n_ctx, c->run.attn.ctx, "4096", "--ctx", e));
+    TRY(cli_parse_sizes(&p->budget, &p->n_budget, c->run.attn.budget, default_budget, "--budget", e));
     return MEM_NEW(&p->correct, ev->rows.n, e);
 }
 
@@ -66,7 +65,7 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
     const model *m = p->ev->g.m;
     int64_t most = m->config.max_positions;
     if (ctx <= most) return ST_OK;
-    if (!p->c->attn.ctx)
+    if (!p->ev->o->run.attn.ctx)
         return err_set(e, ST_USAGE, "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
                        (long long)most, (long long)ctx);
     cli_warn_ctx(m, ctx);
@@ -231,7 +230,7 @@ static status print_table(const passkey *p, err *e)
                    "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
                    "seed %llu",
                    (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
-                   protocol_of(p->ev), (unsigned long long)p->c->seed.value));
+                   protocol_of(p->ev), (unsigned long long)p->ev->o->run.seed.value));
     TRY(lineup_print_terms(&p->ev->rows, e));
     TRY(out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "counts",
                    "correct", "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd",
@@ -275,7 +274,7 @@ static json_t *result_json(const passkey *p, size_t i)
 static status add_json(passkey *p, err *e)
 {
     int bad = 0;
-    for (size_t i = 0; p->c->out.json && i < p->ev->rows.n; i++) {
+    for (size_t i = 0; p->ev->o->run.out.json && i < p->ev->rows.n; i++) {
         const attn_spec *s = &p->ev->rows.run[i].spec;
         const err *why = &p->ev->rows.why[i];
         if (why->code == ST_OK) bad |= json_array_append_new(p->table, result_json(p, i));
@@ -290,15 +289,15 @@ static status add_json(passkey *p, err *e)
 static status write_json(void *run, evaluation *ev, err *e)
 {
     passkey *p = run;
-    if (!p->c->out.json) return ST_OK;
-    json_t *options =
-        json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
-                  report_sizes(p->budget, p->n_budget), "attn", p->c->attn.names ? p->c->attn.names : "all", "trials",
-                  (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars, "seed",
-                  (json_int_t)p->c->seed.value);
+    if (!p->ev->o->run.out.json) return ST_OK;
+    json_t *options = json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
+                                report_sizes(p->budget, p->n_budget), "attn",
+                                p->ev->o->run.attn.names ? p->ev->o->run.attn.names : "all", "trials",
+                                (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars,
+                                "seed", (json_int_t)p->ev->o->run.seed.value);
     json_t *table = p->table, *extra = json_pack("{s:o}", "skipped", p->skipped);
     p->table = p->skipped = NULL;
-    return report_write(&p->c->out, &ev->g, options, table, extra, e);
+    return report_write(&p->ev->o->run.out, &ev->g, options, table, extra, e);
 }
 
 /* ---- the command ---- */
@@ -340,11 +339,10 @@ static const evaluation_kind evaluation_of_passkey = {.name = "passkey",
                                                       .free = free_run};
 
 static const cli_option options[] = {
-    OPTION("protocol", "decode|prefill", TEXT, AT(protocol),
+    OPTION("protocol", "decode|prefill", TEXT, AT(passkey_options, common.protocol),
            "feed the question token by token (default), or all at once"),
-    OPTION("chars", NULL, FLAG, AT_OWN(passkey_options, chars),
-           "a length of N means 4N characters of filler, as in Quest"),
-    OPTION("ask-first", NULL, FLAG, AT_OWN(passkey_options, ask_first), "the question stands before the text too"),
+    OPTION("chars", NULL, FLAG, AT(passkey_options, chars), "a length of N means 4N characters of filler, as in Quest"),
+    OPTION("ask-first", NULL, FLAG, AT(passkey_options, ask_first), "the question stands before the text too"),
     {0}};
 
 const command passkey_command = {.name = "passkey",
@@ -352,6 +350,5 @@ const command passkey_command = {.name = "passkey",
                                  .summary = "find a hidden key: strategies and budgets compared",
                                  .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
                                  .own = options,
-                                 .own_size = sizeof(passkey_options),
-                                 .compares = true,
+                                 .size = sizeof(passkey_options),
                                  .evaluation = &evaluation_of_passkey};

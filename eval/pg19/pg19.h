@@ -3,7 +3,7 @@
 #ifndef EVAL_PG19_H
 #define EVAL_PG19_H
 
-#include "cli/cli.h"
+#include "cli/command.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 
@@ -35,11 +35,12 @@ typedef enum { PG19_DECODE, PG19_WINDOW, PG19_TRUNCATE } pg19_protocol;
 extern const char *const pg19_protocols[]; /* their names */
 
 typedef struct {
-    const char *stride, *tokens, *prompt;
+    run_options run;
+    const char *data, *protocol, *max_length, *stride, *tokens, *prompt;
+    int limit;
 } pg19_options;
 
 typedef struct {
-    const cli *c;
     const pg19_options *o;
     engine g;
     lineup rows;

@@ -16,12 +16,12 @@ enum { DEFAULT_LENGTH = 4096, DEFAULT_STRIDE = 256, DEFAULT_BOOKS = 1 };
 /* Refuses options of another protocol, which would have no effect. */
 static status check_options(const pg19_run *r, err *e)
 {
-    const cli *c = r->c;
+    const pg19_options *o = r->o;
     const char *name = pg19_protocols[r->protocol];
-    if (r->protocol == PG19_DECODE && (c->max_length || r->o->tokens))
+    if (r->protocol == PG19_DECODE && (o->max_length || r->o->tokens))
         return err_set(e, ST_USAGE, "%s: --protocol decode takes its length from --ctx N",
-                       c->max_length ? "--max-length" : "--tokens");
-    if (r->protocol != PG19_DECODE && c->attn.ctx)
+                       o->max_length ? "--max-length" : "--tokens");
+    if (r->protocol != PG19_DECODE && o->run.attn.ctx)
         return err_set(e, ST_USAGE, "--ctx: --protocol %s takes its length from --max-length N", name);
     if (r->protocol != PG19_DECODE && r->o->prompt)
         return err_set(e, ST_USAGE, "--prompt: --protocol %s feeds windows, --protocol decode has a prompt", name);
@@ -32,7 +32,7 @@ static status check_options(const pg19_run *r, err *e)
 
 static status parse_protocol(pg19_run *r, err *e)
 {
-    const char *text = r->c->protocol ? r->c->protocol : pg19_protocols[PG19_DECODE];
+    const char *text = r->o->protocol ? r->o->protocol : pg19_protocols[PG19_DECODE];
     for (pg19_protocol p = PG19_DECODE; p <= PG19_TRUNCATE; p++) {
         if (strcmp(text, pg19_protocols[p]) != 0) continue;
         r->protocol = p;
@@ -43,9 +43,9 @@ static status parse_protocol(pg19_run *r, err *e)
 
 static status parse_lengths(pg19_run *r, err *e)
 {
-    const cli *c = r->c;
+    const pg19_options *o = r->o;
     bool decode = r->protocol == PG19_DECODE;
-    const char *option = decode ? "--ctx" : "--max-length", *text = decode ? c->attn.ctx : c->max_length;
+    const char *option = decode ? "--ctx" : "--max-length", *text = decode ? o->run.attn.ctx : o->max_length;
     TRY(cli_parse_sizes(&r->length, &r->n_lengths, text, "0", option, e));
     if (decode && r->n_lengths > 1)
         return err_set(e, ST_USAGE, "--ctx: one length is needed, the curve shows all below it");
@@ -65,10 +65,10 @@ static status parse_lengths(pg19_run *r, err *e)
 
 static status read_books(pg19_run *r, err *e)
 {
-    const cli *c = r->c;
+    const pg19_options *o = r->o;
     const char *dir;
-    size_t limit = c->limit ? (size_t)c->limit : DEFAULT_BOOKS;
-    if (c->data) return pg19_read(&r->books, c->data, limit, e);
+    size_t limit = o->limit ? (size_t)o->limit : DEFAULT_BOOKS;
+    if (o->data) return pg19_read(&r->books, o->data, limit, e);
     TRY(cli_data_dir(&dir, e));
     char *own = path_join(dir, "pg19");
     status st = own ? pg19_read(&r->books, own, limit, e) : err_set(e, ST_NOMEM, "out of memory");
@@ -79,11 +79,11 @@ static status read_books(pg19_run *r, err *e)
 /* Default lengths, and checks that depend on the model. */
 static status finish_lengths(pg19_run *r, err *e)
 {
-    const cli *c = r->c;
+    const pg19_options *o = r->o;
     const model *m = r->g.m;
     int64_t most = m->config.max_positions, def = most < DEFAULT_LENGTH ? most : DEFAULT_LENGTH;
     bool bos = tokenizer_bos(r->g.tok) >= 0, decode = r->protocol == PG19_DECODE;
-    if (!c->attn.ctx && !c->max_length) r->length[0] = def;
+    if (!o->run.attn.ctx && !o->max_length) r->length[0] = def;
     for (size_t i = 0; i < r->n_lengths; i++) {
         for (size_t k = 0; k < i; k++)
             if (r->length[k] == r->length[i])
@@ -170,7 +170,7 @@ static status open_results(pg19_run *r, err *e)
                   report_sizes(r->length, r->n_lengths), "stride", r->stride ? json_integer(r->stride) : json_null(),
                   "tokens", r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));
     if (own && r->prompt) json_object_set_new(own, "prompt", json_integer(r->prompt));
-    return provenance_open(&r->out, &r->c->out, r->c->seed.value, &r->g, &r->rows, own, identity, e);
+    return provenance_open(&r->out, &r->o->run.out, r->o->run.seed.value, &r->g, &r->rows, own, identity, e);
 }
 
 static status run_books(pg19_run *r, err *e)
@@ -181,7 +181,7 @@ static status run_books(pg19_run *r, err *e)
     for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = pg19_run_book(r, i, e);
     progress_end(r->bar);
     r->bar = NULL;
-    if (st != ST_OK) provenance_note_rest(r->out, &r->c->out, "from there");
+    if (st != ST_OK) provenance_note_rest(r->out, &r->o->run.out, "from there");
     return st;
 }
 
@@ -189,12 +189,12 @@ static status run_books(pg19_run *r, err *e)
 
 static status evaluate(pg19_run *r, err *e)
 {
-    r->tolerance = cli_builtin_gemm(&r->c->engine.device) ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
+    r->tolerance = cli_builtin_gemm(&r->o->run.engine.device) ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
     TRY(parse_protocol(r, e));
     TRY(parse_lengths(r, e));
-    TRY(lineup_read_budgets(&r->rows, &r->c->attn, "full", NULL, e));
+    TRY(lineup_read_budgets(&r->rows, &r->o->run.attn, "full", NULL, e));
     TRY(read_books(r, e));
-    TRY(engine_find(&r->g, &r->c->engine, true, e));
+    TRY(engine_find(&r->g, &r->o->run.engine, true, e));
     cli_catch_interrupt();
     TRY(finish_lengths(r, e));
     TRY(tokenize_all(r, e));
@@ -205,9 +205,9 @@ static status evaluate(pg19_run *r, err *e)
     return pg19_report(r, e);
 }
 
-static status cmd_pg19(const cli *c, err *e)
+static status cmd_pg19(void *options, err *e)
 {
-    pg19_run r = {.c = c, .o = c->own};
+    pg19_run r = {.o = options};
     status st = evaluate(&r, e);
     cli_clear_interrupt();
     results_close(r.out);
@@ -218,25 +218,26 @@ static status cmd_pg19(const cli *c, err *e)
     return st;
 }
 
-static const cli_option options[] = {
-    OPTION("data", "PATH,...", TEXT, AT(data), "texts, JSON lines with \"text\", or folders of them (default: a book)"),
-    OPTION("limit", "N", WHOLE(1, 1 << 30, 0), AT(limit), "the first N books (default 1)"),
-    OPTION("protocol", "decode|window|truncate", TEXT, AT(protocol),
+static const cli_option rows[] = {
+    OPTION("data", "PATH,...", TEXT, AT(pg19_options, data),
+           "texts, JSON lines with \"text\", or folders of them (default: a book)"),
+    OPTION("limit", "N", WHOLE(1, 1 << 30, 0), AT(pg19_options, limit), "the first N books (default 1)"),
+    OPTION("protocol", "decode|window|truncate", TEXT, AT(pg19_options, protocol),
            "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window"),
-    OPTION("ctx", "N", TEXT, AT(attn.ctx), "decode: tokens of a book (default: the model's window, at most 4k)"),
-    OPTION("prompt", "N", TEXT, AT_OWN(pg19_options, prompt),
+    OPTION("ctx", "N", TEXT, AT(pg19_options, run.attn.ctx),
+           "decode: tokens of a book (default: the model's window, at most 4k)"),
+    OPTION("prompt", "N", TEXT, AT(pg19_options, prompt),
            "decode: the first N tokens are a prompt, and those behind it are scored (default: there is none)"),
-    OPTION("max-length", "N,...", TEXT, AT(max_length), "tokens of a window (default: as --ctx)"),
-    OPTION("stride", "N", TEXT, AT_OWN(pg19_options, stride), "a window begins every N tokens (default 256)"),
-    OPTION("tokens", "N", TEXT, AT_OWN(pg19_options, tokens), "windows: at most N tokens of a book"),
-    OPTION("csv", "FILE", TEXT, AT(out.csv), "write book,title,strategy,budget,length,ppl"),
+    OPTION("max-length", "N,...", TEXT, AT(pg19_options, max_length), "tokens of a window (default: as --ctx)"),
+    OPTION("stride", "N", TEXT, AT(pg19_options, stride), "a window begins every N tokens (default 256)"),
+    OPTION("tokens", "N", TEXT, AT(pg19_options, tokens), "windows: at most N tokens of a book"),
+    OPTION("csv", "FILE", TEXT, AT(pg19_options, run.out.csv), "write book,title,strategy,budget,length,ppl"),
     {0}};
 
 const command pg19_command = {.name = "eval pg19",
                               .args = "",
                               .summary = "perplexity against length on books: strategies and budgets compared",
                               .groups = OPTIONS_MODEL | OPTIONS_RESULTS,
-                              .own = options,
-                              .own_size = sizeof(pg19_options),
-                              .compares = true,
+                              .own = rows,
+                              .size = sizeof(pg19_options),
                               .run = cmd_pg19};

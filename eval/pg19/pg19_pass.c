@@ -332,7 +332,7 @@ static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit
                          status (*run)(group *, const size_t *, err *), err *e)
 {
     const batch_fitting fitting = {.d = r->g.dec,
-                                   .options = {.chunk = (size_t)r->c->engine.device.chunk, .max_batch = r->rows.n},
+                                   .options = {.chunk = (size_t)r->o->run.engine.device.chunk, .max_batch = r->rows.n},
                                    .limit = limit,
                                    .sessions = 1};
     size_t *row;

@@ -269,7 +269,7 @@ static status csv_book(bool *good, FILE *f, const pg19_run *r, size_t book, err 
 static status write_csv(const pg19_run *r, err *e)
 {
     out_file o;
-    TRY(out_file_open(&o, "--csv", r->c->out.csv, e));
+    TRY(out_file_open(&o, "--csv", r->o->run.out.csv, e));
     bool good = fputs("book,title,strategy,budget,length,ppl\n", o.f) != EOF;
     status st = ST_OK;
     for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = csv_book(&good, o.f, r, i, e);
@@ -304,12 +304,12 @@ static status write_json(const pg19_run *r, err *e)
             }
     }
     json_t *options =
-        json_pack("{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->c->attn.names ? r->c->attn.names : "full", "protocol",
-                  pg19_protocols[r->protocol], "lengths", report_sizes(r->length, r->n_lengths), "stride",
+        json_pack("{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->o->run.attn.names ? r->o->run.attn.names : "full",
+                  "protocol", pg19_protocols[r->protocol], "lengths", report_sizes(r->length, r->n_lengths), "stride",
                   r->stride ? json_integer(r->stride) : json_null(), "tokens",
                   r->tokens ? json_integer(r->tokens) : json_null(), "tolerance", r->tolerance);
     json_t *extra = json_pack("{s:o}", "all", all);
-    if (!bad) return report_write(&r->c->out, &r->g, options, lines, extra, e);
+    if (!bad) return report_write(&r->o->run.out, &r->g, options, lines, extra, e);
     json_decref(lines);
     json_decref(options);
     json_decref(extra);
@@ -338,7 +338,7 @@ status pg19_report(const pg19_run *r, err *e)
     if (r->books.n > 1 || r->protocol != PG19_DECODE) TRY(print_table(r, r->books.n > 1 ? ALL : 0, e));
     TRY(print_notes(r, e));
     TRY(out_flush(e));
-    if (r->c->out.csv) TRY(write_csv(r, e));
-    if (r->c->out.json) TRY(write_json(r, e));
+    if (r->o->run.out.csv) TRY(write_csv(r, e));
+    if (r->o->run.out.json) TRY(write_json(r, e));
     return check_differences(r, e);
 }

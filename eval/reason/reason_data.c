@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/values.h"
 #include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

@@ -17,9 +17,11 @@
 enum { LOOP_TOKENS = 200, LOOP_TIMES = 3, SHOTS = 5, FEW = 512 };
 
 typedef struct {
+    evaluation_options common;
     const char *rules, *train;
     int samples, n_new, top_k, shots; /* 0, of top_k -1: as the protocol says */
     double temp, top_p, min_p;        /* NAN: as the protocol says */
+    text_options stop;
     bool fix_commas;
 } reason_options;
 
@@ -89,11 +91,11 @@ static status fix_commas(reason_run *r, err *e)
 /* The protocol's texts, and those of --stop. */
 static void list_stops(reason_run *r)
 {
-    const cli *c = r->ev->c;
+    const text_options *more = &r->o->stop;
     size_t n = 0;
     while (r->protocol.stop[n]) r->stop[n] = r->protocol.stop[n], n++;
-    for (int i = 0; i < c->stop.n; i++)
-        if (c->stop.text[i][0]) r->stop[n++] = c->stop.text[i];
+    for (int i = 0; i < more->n; i++)
+        if (more->text[i][0]) r->stop[n++] = more->text[i];
 }
 
 static reason_task task_of(const evaluation *ev)
@@ -147,8 +149,8 @@ static status draw_shots(reason_run *r, err *e)
 static status load(void *own, evaluation *ev, err *e)
 {
     reason_run *r = own;
-    const cli *c = ev->c;
-    r->o = c->own;
+    const evaluation_options *c = ev->o;
+    r->o = ev->options;
     r->ev = ev;
     r->task = task_of(ev);
     TRY(reason_protocol_open(&r->protocol, r->task, r->o->rules, ev->data_dir, e));
@@ -284,7 +286,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     reason_run *r = own;
     out->index = (int64_t)i;
     out->stop_text = r->stop;
-    out->random = evaluation_random(ev->c->seed.value, problem_of(r, i)->at.index, i / r->n);
+    out->random = evaluation_random(ev->o->run.seed.value, problem_of(r, i)->at.index, i / r->n);
     TRY(r->task == REASON_MMLU ? mmlu_item(r, i, out, e) : make_prompt(r, i, out, e));
     set_new(r, out);
     return ST_OK;
@@ -578,7 +580,7 @@ static status print_sampling(const reason_run *r, err *e)
     if (!r->ev->sampling) return out_printf(e, ", greedy");
     TRY(out_printf(e, ", temperature %g, top-k %d, top-p %g", s->temp, s->top_k, s->top_p));
     if (s->min_p > 0) TRY(out_printf(e, ", min-p %g", s->min_p));
-    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->c->seed.value);
+    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->o->run.seed.value);
 }
 
 static status print_title(const answers *a, err *e)
@@ -669,7 +671,7 @@ static void free_run(void *own)
 static const char *const tables[] = {"reason/protocols.json", NULL};
 
 enum { MOST = 1 << 30 };
-#define OWN(field) AT_OWN(reason_options, field)
+#define OWN(field) AT(reason_options, field)
 
 #define RULES(names)                                                                                                   \
     OPTION("rules", names, TEXT, OWN(rules), "whose prompt, new tokens, sampling and scoring (default: the first)")
@@ -687,7 +689,7 @@ enum { MOST = 1 << 30 };
                "keep the most likely tokens up to mass P (default: of the rules)"),                                    \
         OPTION("min-p", "P", NUMBER((double)NAN), OWN(min_p),                                                          \
                "keep tokens with at least P times the best one's probability (default 0)"),                            \
-        OPTION("stop", "TEXT", .type = OPTION_TEXTS, AT(stop),                                                         \
+        OPTION("stop", "TEXT", .type = OPTION_TEXTS, AT(reason_options, stop),                                         \
                "end answers at this text, beside those of the rules (up to 8 times)")
 
 static const cli_option gsm8k_options[] = {
@@ -704,7 +706,7 @@ static const cli_option mmlu_options[] = {
     RULES("official|lmeval"),
     OPTION("shots", "N", WHOLE(0, 100, SHOTS), OWN(shots),
            "worked questions of the subject in front of each (default 5)"),
-    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+    OPTION("protocol", "prefill|decode", TEXT, AT(reason_options, common.protocol),
            "feed the question at once, or token by token behind the shots (default)"),
     {0}};
 
@@ -732,8 +734,8 @@ static const cli_option mmlu_options[] = {
                                     .summary = what ": strategies and budgets compared",                               \
                                     .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,      \
                                     .own = task##_options,                                                             \
-                                    .own_size = sizeof(reason_options),                                                \
-                                    .compares = true,                                                                  \
+                                    .size = sizeof(reason_options),                                                    \
+                                    .place = EVALUATION_PLACES,                                                        \
                                     .evaluation = &evaluation_of_##task}
 
 EVALUATION(gsm8k, false, "GSM8K, word problems with whole numbers for answers");

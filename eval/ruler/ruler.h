@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "eval/evaluation.h"
 #include "eval/prompt.h"
 #include "eval/python_random.h"
 #include "eval/ruler/ruler_qa.h"
@@ -105,6 +105,7 @@ status ruler_essay_cut(ruler_essay *t, size_t n, err *e);
 typedef enum { RULER_VARIANT, RULER_WORDS, RULER_TOKENS, RULER_PREFIX, RULER_CHOICES } ruler_choice;
 
 typedef struct {
+    evaluation_options common;
     const char *task, *length, *choice[RULER_CHOICES], *template, *file[RULER_FILES], *write;
     int samples, pre_samples;
     bool one_line;
@@ -135,7 +136,7 @@ typedef struct {
 /* Returns the word of an option that was given, or its default. */
 const char *ruler_word(const ruler_inputs *in, ruler_choice k);
 /* Reads options and files. ruler_inputs_close also after an error. */
-status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e);
+status ruler_inputs_open(ruler_inputs *in, const ruler_options *o, err *e);
 /* Counts by the tokenizer (borrowed) unless --tokens ws, and makes a sample of each task at the shortest length, so
  * that one that is too short shows before anything runs. */
 status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, err *e);
@@ -156,7 +157,7 @@ void ruler_drop(void *record);
 const ruler_record *ruler_data_at(const sample_list *l, size_t task, size_t i);
 
 /* Writes files of prompts, without a model: --write DIR. */
-status ruler_write(const cli *c, err *e);
+status ruler_write(const ruler_options *o, err *e);
 
 /* ---- samples ---- */
 

@@ -197,16 +197,16 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
     return ST_OK;
 }
 
-status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
+status ruler_inputs_open(ruler_inputs *in, const ruler_options *o, err *e)
 {
-    *in = (ruler_inputs){.o = c->own, .seed = c->seed.value};
+    *in = (ruler_inputs){.o = o, .seed = o->common.run.seed.value};
     TRY(cli_data_dir(&in->data_dir, e));
     TRY(parse_tasks(in, e));
     for (int i = 0; i < RULER_CHOICES; i++)
         TRY(cli_choose(&in->choice[i], in->o->choice[i], choices[i].words, choices[i].option, e));
     in->old = in->choice[RULER_VARIANT];
     TRY(ruler_templates_open(&in->templates, in->data_dir, in->old, in->o->template ? in->o->template : "base", e));
-    return c->data ? open_data(in, c->data, e) : open_sources(in, e);
+    return o->common.data ? open_data(in, o->common.data, e) : open_sources(in, e);
 }
 
 void ruler_inputs_close(ruler_inputs *in)

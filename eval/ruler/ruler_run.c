@@ -33,13 +33,13 @@ static status load(void *own, evaluation *ev, err *e)
 {
     ruler_run *r = own;
     r->ev = ev;
-    return ruler_inputs_open(&r->in, ev->c, e);
+    return ruler_inputs_open(&r->in, ev->options, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     ruler_run *r = own;
-    if (ev->c->data) return ST_OK;
+    if (ev->o->data) return ST_OK;
     for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->g.m, "--length", r->in.length[i]);
     return ruler_inputs_check(&r->in, ev->g.tok, e);
 }
@@ -66,7 +66,7 @@ static json_t *config(const void *own)
 {
     const ruler_run *r = own;
     const ruler_inputs *in = &r->in;
-    json_t *tasks = json_object(), *from = r->ev->c->data ? json_pack("{s:O}", "data", in->data.files) : sources(in);
+    json_t *tasks = json_object(), *from = r->ev->o->data ? json_pack("{s:O}", "data", in->data.files) : sources(in);
     for (size_t i = 0; i < RULER_TASKS; i++)
         if (in->runs[i]) json_object_set_new(tasks, ruler_tasks[i].name, json_integer((json_int_t)in->samples[i]));
     json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", ruler_word(in, RULER_PREFIX),
@@ -100,7 +100,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     snprintf(ev->label, sizeof ev->label, "%s", ruler_tasks[r->at_task].name);
     json_decref(r->answers);
     if (!(r->answers = json_array())) return err_set(e, ST_NOMEM, "out of memory");
-    return ev->c->data ? ST_OK : start_making(r, e);
+    return ev->o->data ? ST_OK : start_making(r, e);
 }
 
 /* Where the question begins, which protocol decode feeds token by token: the last such place. */
@@ -167,7 +167,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     out->dataset = task->name;
     out->index = (int64_t)(i * r->in.n_length + r->at_length);
     out->n_new = (size_t)r->in.templates.n_new[task->family];
-    if (!ev->c->data) return make_prompt(r, &out->tokens, e);
+    if (!ev->o->data) return make_prompt(r, &out->tokens, e);
     const ruler_record *x = ruler_data_at(&r->in.data, r->at_task, i);
     if (x->n_new) out->n_new = (size_t)x->n_new;
     return encode(r, &out->tokens, x, e);
@@ -189,7 +189,7 @@ static json_t *identity(const void *own, const evaluation_item *x)
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
     const metric *k = metric_find(ruler_tasks[r->at_task].metric);
-    bool drops = r->ev->c->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n;
+    bool drops = r->ev->o->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n;
     str kept = {0};
     for (size_t j = 0; j < answer.n; j++)
         if (!drops || (unsigned char)answer.s[j] >= 0x20) str_add(&kept, answer.s + j, 1);
@@ -301,7 +301,7 @@ static status print_length(const answers *a, size_t length, err *e)
     const ruler_inputs *in = &run_of(a)->in;
     char name[64];
     size_t n;
-    if (!a->t.ev->c->data) TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
+    if (!a->t.ev->o->data) TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
     for (size_t t = 0; t < RULER_TASKS; t++) {
         if (in->named && !in->runs[t]) continue;
         for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = answers_cell(a, i, group_of(t, length)).mean;
@@ -354,10 +354,10 @@ static status print_title(const answers *a, err *e)
     const ruler_options *o = r->in.o;
     const evaluation *ev = r->ev;
     return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
-                      ev->c->data   ? "as in the data"
+                      ev->o->data   ? "as in the data"
                       : o->template ? o->template
                                     : "base",
-                      protocol_of(ev), ruler_word(&r->in, RULER_PREFIX), (unsigned long long)ev->c->seed.value);
+                      protocol_of(ev), ruler_word(&r->in, RULER_PREFIX), (unsigned long long)ev->o->run.seed.value);
 }
 
 /* An empty line follows. */
@@ -413,7 +413,7 @@ static status write_json(const answers *a, err *e)
     for (size_t t = 0; t < RULER_TASKS; t++)
         if (!in->named && !in->runs[t]) json_array_append_new(missing, json_string(ruler_tasks[t].name));
     json_t *extra = json_pack("{s:o, s:o}", "means", means, "not_run", missing);
-    return report_write(&ev->c->out, &ev->g, options, list, extra, e);
+    return report_write(&ev->o->run.out, &ev->g, options, list, extra, e);
 }
 
 static double percent(double sum, size_t n)
@@ -462,20 +462,20 @@ static const evaluation_kind evaluation_of_ruler = {.name = "ruler",
                                                     .layout = &layout,
                                                     .free = free_run};
 
-static status cmd_ruler(const cli *c, err *e)
+static status cmd_ruler(void *options, err *e)
 {
-    const ruler_options *o = c->own;
-    return o->write ? ruler_write(c, e) : evaluation_run(&evaluation_of_ruler, c, e);
+    const ruler_options *o = options;
+    return o->write ? ruler_write(o, e) : evaluation_run(&evaluation_of_ruler, o, e);
 }
 
-#define OWN(field) AT_OWN(ruler_options, field)
+#define OWN(field) AT(ruler_options, field)
 
 static const cli_option options[] = {
     OPTION("task", "NAME,...", TEXT, OWN(task), "only these of the 13 tasks"),
     OPTION("length", "N,...", TEXT, OWN(length), "most tokens of a prompt and its answer, as 4k,8k (default 4096)"),
     OPTION("samples", "N", WHOLE(1, 100000, 0), OWN(samples),
            "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"),
-    OPTION("data", "PATH,...", TEXT, AT(data),
+    OPTION("data", "PATH,...", TEXT, AT(ruler_options, common.data),
            "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"),
     OPTION("variant", "2025|2024", TEXT, OWN(choice[RULER_VARIANT]),
            "whose prompts: RULER's since June 2025 (default), or those of 2024, as in most published tables"),
@@ -489,7 +489,7 @@ static const cli_option options[] = {
            "version of the word lists (wonderwords); older data sets have 2.2.0"),
     OPTION("tokens", "model|ws", TEXT, OWN(choice[RULER_TOKENS]),
            "count the model's tokens (default), or words between white space"),
-    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+    OPTION("protocol", "prefill|decode", TEXT, AT(ruler_options, common.protocol),
            "feed the prompt at once (default), or its question token by token"),
     OPTION("answer-prefix", "on|off", TEXT, OWN(choice[RULER_PREFIX]),
            "whether prompts end in the beginning of the answer (default on)"),
@@ -504,6 +504,6 @@ const command ruler_command = {.name = "eval ruler",
                                .summary = "RULER: 13 tasks at any length, prompts as the official generator makes them",
                                .groups = OPTIONS_MODEL | OPTIONS_RESULTS | OPTIONS_JOBS | OPTIONS_PREFIX,
                                .own = options,
-                               .own_size = sizeof(ruler_options),
-                               .compares = true,
+                               .size = sizeof(ruler_options),
+                               .place = EVALUATION_PLACES,
                                .run = cmd_ruler};

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/output.h"
 #include "eval/metrics/text.h"
 #include "eval/prompt_file.h"
 #include "eval/ruler/ruler.h"

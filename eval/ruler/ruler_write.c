@@ -14,7 +14,6 @@
 #include "kernels/base/mem.h"
 
 typedef struct {
-    const cli *c;
     ruler_inputs in;
     tokenizer *tok;
     progress *bar;
@@ -91,7 +90,7 @@ static status write_all(writer *w, err *e)
     const ruler_options *o = w->in.o;
     const char *dir;
     if (!w->in.choice[RULER_TOKENS]) {
-        TRY(cli_model_dir(&dir, w->c->engine.model.dir, e));
+        TRY(cli_model_dir(&dir, o->common.run.engine.model.dir, e));
         TRY(tokenizer_open(&w->tok, dir, e));
     }
     TRY(ruler_inputs_check(&w->in, w->tok, e));
@@ -110,14 +109,15 @@ static status write_all(writer *w, err *e)
     return st;
 }
 
-status ruler_write(const cli *c, err *e)
+status ruler_write(const ruler_options *o, err *e)
 {
-    writer w = {.c = c};
-    TRY(ranks_refuse(c->engine.device.ranks, "--write", e));
-    if (c->out.json || c->out.output)
-        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", c->out.json ? "--json" : "-o");
+    const result_options *out = &o->common.run.out;
+    writer w = {0};
+    TRY(ranks_refuse(o->common.run.engine.device.ranks, "--write", e));
+    if (out->json || out->output)
+        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", out->json ? "--json" : "-o");
     cli_catch_interrupt();
-    status st = ruler_inputs_open(&w.in, c, e);
+    status st = ruler_inputs_open(&w.in, o, e);
     if (st == ST_OK) st = write_all(&w, e);
     cli_clear_interrupt();
     ruler_inputs_close(&w.in);

@@ -17,6 +17,7 @@
 enum { OFFICIAL = 131072, REQUESTS_SPARE = 1000, LEAST = 16, UNCUT = 1 << 30 };
 
 typedef struct {
+    evaluation_options common;
     const char *dataset, *mode, *length;
     bool own; /* answers of the model's own stand between turns */
 } scbench_options;
@@ -58,7 +59,7 @@ static status parse_options(scbench_run *r, err *e)
     if (s->named) TRY(datasets_mark(s->wanted, &r->ev->names, "--dataset", s->named, e));
     for (size_t i = 0; i < SCBENCH_TASKS; i++) {
         const scbench_task *t = &scbench_tasks[i];
-        const bool makes = t->generated && !r->ev->c->data;
+        const bool makes = t->generated && !r->ev->o->data;
         if (s->wanted[i] && t->refused) return scbench_refuse(t, "--dataset", e);
         if (!s->named) s->wanted[i] = t->in_table || makes;
         s->made[i] = s->wanted[i] && makes;
@@ -389,7 +390,7 @@ static const answers_layout layout = {.count = count_turns,
 static status load(void *own, evaluation *ev, err *e)
 {
     scbench_run *r = own;
-    r->o = ev->c->own;
+    r->o = ev->options;
     r->ev = ev;
     ev->names = scbench_names;
     r->source = (made_source){.own = r, .read = read_sample, .make = make_sample, .count = count_tokens};
@@ -433,7 +434,7 @@ static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
                                                       .layout = &layout,
                                                       .free = free_run};
 
-#define OWN(field) AT_OWN(scbench_options, field)
+#define OWN(field) AT(scbench_options, field)
 
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset),

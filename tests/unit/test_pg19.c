@@ -95,22 +95,22 @@ static void test_windows(void)
 static const char *const identity[] = {"book", "attn", "budget", "length", NULL};
 
 /* A run as the command makes it, but with the tokens given. */
-static status open_run(pg19_run *r, cli *c, const char *dir, pg19_protocol protocol, int64_t length, err *e)
+static status open_run(pg19_run *r, pg19_options *o, const char *dir, pg19_protocol protocol, int64_t length, err *e)
 {
     static const json_t *none;
     int64_t budget = 0;
-    *r = (pg19_run){.c = c, .protocol = protocol, .n_lengths = 1, .tolerance = PG19_LIMIT_BUILTIN};
+    *r = (pg19_run){.o = o, .protocol = protocol, .n_lengths = 1, .tolerance = PG19_LIMIT_BUILTIN};
     out_hush();
-    c->engine.model.dir = dir;
-    c->engine.device.gemm = "builtin";
-    c->engine.device.threads = 1;
-    results_options o = {.command = "eval pg19", .config = none, .identity = identity};
+    o->run.engine.model.dir = dir;
+    o->run.engine.device.gemm = "builtin";
+    o->run.engine.device.threads = 1;
+    results_options file = {.command = "eval pg19", .config = none, .identity = identity};
     TRY(MEM_NEW(&r->length, 1, e));
     r->length[0] = length;
-    TRY(lineup_read(&r->rows, &c->attn, "full", &budget, 1, e));
-    TRY(engine_open(&r->g, &c->engine, r->rows.n, true, e));
+    TRY(lineup_read(&r->rows, &o->run.attn, "full", &budget, 1, e));
+    TRY(engine_open(&r->g, &o->run.engine, r->rows.n, true, e));
     TRY(lineup_check(&r->rows, &r->g, length, e));
-    return results_open(&r->out, &o, e);
+    return results_open(&r->out, &file, e);
 }
 
 static void close_run(pg19_run *r)
@@ -170,7 +170,7 @@ static void check_decode(const char *name, const char *dir, const json_t *m)
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += json_number_value(json_array_get(nll, (size_t)i));
     for (size_t k = 0; k < 2 && n > 0; k++) {
-        cli c = {.attn.kv = "f32", .engine.device.chunk = chunks[k]};
+        pg19_options c = {.run.attn.kv = "f32", .run.engine.device.chunk = chunks[k]};
         pg19_run r;
         err e = {0};
         status st = open_run(&r, &c, dir, PG19_DECODE, n, &e);
@@ -193,7 +193,7 @@ static void check_decode(const char *name, const char *dir, const json_t *m)
 /* One setting of a windowed protocol over one or two texts. */
 static void check_window(const char *name, const char *dir, const json_t *m, const json_t *want, size_t second)
 {
-    cli c = {.attn.kv = "f32", .engine.device.chunk = 50};
+    pg19_options c = {.run.attn.kv = "f32", .run.engine.device.chunk = 50};
     pg19_run r;
     err e = {0};
     const json_t *stride = json_object_get(want, "stride"), *plain = json_object_get(m, "plain");
@@ -273,7 +273,7 @@ static void check_model(const char *name, const json_t *m, size_t bytes)
 static void check_stories(void)
 {
     const char *expected = tap_data("models/stories260K/expected.json"), *dir = tap_data("models/stories260K/hf");
-    cli c = {.attn.kv = "f32"};
+    pg19_options c = {.run.attn.kv = "f32"};
     pg19_run r = {0};
     json_t *j = NULL;
     err e = {0};
@@ -317,7 +317,7 @@ static json_t *timeless(const json_t *line)
 
 static void check_together(pg19_protocol protocol, int64_t length, const char *dir, const json_t *ids)
 {
-    cli c = {.attn.kv = "f32", .attn.names = lineup_all};
+    pg19_options c = {.run.attn.kv = "f32", .run.attn.names = lineup_all};
     pg19_run all, one;
     err e = {0};
     status st = open_run(&all, &c, dir, protocol, length, &e);
@@ -327,14 +327,14 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
     is_ok(st, &e, "strategies side by side");
     is_int((long long)results_count(all.out), (long long)all.rows.n, "a result for each");
     for (size_t i = 0; i < all.rows.n && st == ST_OK; i++) {
-        cli k = {.attn.kv = "f32", .attn.names = all.rows.run[i].spec.text};
+        pg19_options k = {.run.attn.kv = "f32", .run.attn.names = all.rows.run[i].spec.text};
         st = open_run(&one, &k, dir, protocol, length, &e);
         one.stride = 32;
         if (st == ST_OK) st = add_book(&one, -1, ids, 200, &e);
         if (st == ST_OK) st = pg19_run_book(&one, 0, &e);
-        if (is_ok(st, &e, "%s by itself", k.attn.names)) {
+        if (is_ok(st, &e, "%s by itself", k.run.attn.names)) {
             json_t *a = timeless(pg19_result(&all, i, 0, length)), *b = timeless(pg19_result(&one, 0, 0, length));
-            ok(json_equal(a, b), "%s: the same bits", k.attn.names);
+            ok(json_equal(a, b), "%s: the same bits", k.run.attn.names);
             json_decref(a);
             json_decref(b);
         }
@@ -369,7 +369,7 @@ static long fail_all(pg19_run *r)
 
 static void check_failures(const char *dir, const json_t *ids)
 {
-    cli c = {.attn.kv = "f32", .attn.names = "full,streaming:budget=8"};
+    pg19_options c = {.run.attn.kv = "f32", .run.attn.names = "full,streaming:budget=8"};
     pg19_run r;
     err e = {0};
     status st = open_run(&r, &c, dir, PG19_DECODE, 12, &e);

@@ -92,17 +92,15 @@ static void check_stops(void)
 
 /* ---- how a reply ends ---- */
 
-static cli options(const char *attn)
+static reply_options options(const char *attn)
 {
-    return (cli){.out.command = "generate",
-                 .engine = {.model.dir = tap_path("tests/data/models/llama31-f32-tied"),
-                            .device = {.name = "cpu", .threads = 1}},
-                 .attn.names = attn,
-                 .temp = 1,
-                 .top_p = 1,
-                 .repeat_penalty = 1,
-                 .seed.value = 3,
-                 .ignore_eos = true};
+    return (reply_options){.run = {.out.command = "generate",
+                                   .engine = {.model.dir = tap_path("tests/data/models/llama31-f32-tied"),
+                                              .device = {.name = "cpu", .threads = 1}},
+                                   .attn.names = attn,
+                                   .seed.value = 3},
+                           .sampling = {.temp = 1, .top_p = 1, .repeat_penalty = 1},
+                           .ignore_eos = true};
 }
 
 static token_list prompt(void)
@@ -135,21 +133,19 @@ static void check_ends(void)
         long long said;
         const char *what;
     } ends[] = {{9, 100, 9, "n_new"}, {1000, 40, 21, "a full context: one token more than there is room for"}};
-    engine g;
     reply r;
     err e = {0};
     token_list ids = prompt();
-    cli c = options("full");
-    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
+    reply_options o = options("full");
     for (int i = 0; i < 2; i++) {
-        c.n_new = ends[i].n_new;
-        if (!is_ok(reply_create(&r, &c, &g, ends[i].context, &e), &e, "reply")) continue;
+        o.n_new = ends[i].n_new;
+        is_ok(reply_find(&r, &o, 0, &e), &e, "a model");
+        is_ok(reply_create(&r, ends[i].context, &e), &e, "reply");
         is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
         is_int((long long)r.said.n, ends[i].said, "%s", ends[i].what);
         check_held(&r, ends[i].what);
         reply_free(&r);
     }
-    engine_close(&g);
     token_list_free(&ids);
 }
 
