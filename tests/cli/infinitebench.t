@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # eval infinitebench: samples that are made and read, prompts and rules, and data that is wrong.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
@@ -10,7 +11,6 @@ ib() { # ib ARGS...: a run with a small model
 }
 
 cases="--ctx 4096 --length 700,1400 --limit 2 --attn full,quest --skip 0 --budget 64,128"
-# shellcheck disable=SC2086
 ib $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
 out_has "InfiniteBench: 18 samples (12 of them made), prompts official (0 cut in the middle), wrap raw, rules official" "what was run"
@@ -25,11 +25,8 @@ check "the report is JSON" grep -q '"title": "Retrieve.KV"' "$tmp/r.json"
 check "with averages" grep -q '"average": ' "$tmp/r.json"
 check "choices have their letter" grep -q '"dataset":"code_debug",.*"answers":\["[a-z_]*","[A-D]"\]' "$tmp/whole.jsonl"
 
-# shellcheck disable=SC2086
 refused 2 "seed" "another seed is another run" eval infinitebench -m "$m" --threads 1 --gemm builtin $cases --seed 7 -o "$tmp/whole.jsonl"
-# shellcheck disable=SC2086
 refused 2 "rules" "so are other rules" eval infinitebench -m "$m" --threads 1 --gemm builtin $cases --rules infllm -o "$tmp/whole.jsonl"
-# shellcheck disable=SC2086
 ib $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "samples side by side give the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # eval longbench2: the table, both passes of a chain of thought, runs that are killed, and data that is wrong.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
@@ -34,7 +35,6 @@ check "gives the same results" same_results "$tmp/x" "$tmp/y"
 
 # Two passes.
 cases="--cot --attn full,quest,streaming --skip 0 --budget 64"
-# shellcheck disable=SC2086
 lb $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a chain of thought" test "$status" -eq 0
 cp "$tmp/out" "$tmp/table"
@@ -72,32 +72,25 @@ refused 2 "--rules kvpress has its own prompts" "rules and prompts" eval longben
 refused 2 "--rules pariskv: its prompts are raw" "a template for raw prompts" eval longbench2 --rules pariskv --wrap template
 
 # Killed at several moments: in the first pass, between both, in the second one.
-# shellcheck disable=SC2086
 killed "$tmp/part.jsonl" "1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases
 # The same moments again, exactly: the file as it is after so many lines, and a part of the next one.
 for many in 4 $((1 + 3 * n_samples)) $((3 + 3 * n_samples)); do
     { head -n "$many" "$tmp/whole.jsonl" && sed -n "$((many + 1))p" "$tmp/whole.jsonl" | head -c 40; } >"$tmp/at.jsonl"
-    # shellcheck disable=SC2086
     lb $cases -o "$tmp/at.jsonl"
     check "cut after line $many: goes on to the same end" same_results "$tmp/whole.jsonl" "$tmp/at.jsonl"
 done
-# shellcheck disable=SC2086
 lb $cases -o "$tmp/part.jsonl"
 check "killed again and again: the last run ends" test "$status" -eq 0
 check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
 sed '/^seconds/d' "$tmp/out" >"$tmp/b"
 sed '/^seconds/d' "$tmp/table" >"$tmp/a"
 check "and its table" cmp "$tmp/a" "$tmp/b"
-# shellcheck disable=SC2086
 lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 one="eval longbench2 -m $m --ctx 8192 --gemm builtin -o $tmp/none.jsonl --limit 1"
-# shellcheck disable=SC2086
-{
-    refused 2 "'prompt' is \"0shot_no_context\" there, \"0shot\" now" "another prompt" $one
-    refused 2 "'max_length' is 7808 there, 6912 now" "another number of passes" $one --cot
-    refused 2 "'max_length' is 7808 there, 50 now" "other lengths" $one --no-context --max-length 50
-}
+refused 2 "'prompt' is \"0shot_no_context\" there, \"0shot\" now" "another prompt" $one
+refused 2 "'max_length' is 7808 there, 6912 now" "another number of passes" $one --cot
+refused 2 "'max_length' is 7808 there, 50 now" "other lengths" $one --no-context --max-length 50
 
 # Outputs, as a file says them: counts and what is left out.
 head -n 1 "$tmp/one.jsonl" >"$tmp/said.jsonl"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Several ranks under mpirun: the calls of comm.h, every strategy on two ranks against one, refusals, ranks that end. How
 # models are split is tested without mpirun, whose start takes longest (tp.t).
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 comm="$(dirname "$RUN")/tests/unit/test_comm"
 m="$models/llama31-f32-tied"
@@ -18,7 +19,6 @@ strip() { sed '/^-----*$/,/^-----*$/d; /^\[/d' "$tmp/all" >"$tmp/err"; }
 mpi() {
     ranks=$1
     shift
-    # shellcheck disable=SC2086
     timeout 540 $MPIRUN -n "$ranks" "$@" >"$tmp/out" 2>"$tmp/all" </dev/null
     status=$?
     strip
@@ -90,7 +90,6 @@ fi
 printf 'Hi\nWhat?\n' >"$tmp/lines"
 set -- chat -m "$models/qwen3-f32-sharded-tied" -n 6 --json "$tmp/chat.json"
 "$RUN" "$@" --quiet <"$tmp/lines" >"$tmp/one" 2>/dev/null
-# shellcheck disable=SC2086
 $MPIRUN -n 2 "$RUN" "$@" <"$tmp/lines" >"$tmp/out" 2>"$tmp/err"
 check "chat: the lines reach all ranks" cmp "$tmp/one" "$tmp/out"
 check "one rank tells how fast" test "$(grep -c 'tokens/s' "$tmp/err")" -eq 2
@@ -101,7 +100,6 @@ check "the report counts the ranks" grep -q '"ranks": 2' "$tmp/chat.json"
 set -- generate -m "$m" -p x
 mpi_refused 2 "mpirun started 2 ranks" "another --tp" "$@" --tp 4
 mpi_refused 2 "unknown option" "an unknown option" "$@" --nonsense
-# shellcheck disable=SC2086
 timeout 200 $MPIRUN -n 1 "$RUN" "$@" -n 2 : -n 1 "$RUN" "$@" -n 3 >"$tmp/out" 2>"$tmp/all" </dev/null
 status=$?
 strip
@@ -128,7 +126,6 @@ is_refusal 1 "neither model.safetensors nor" "a rank without a model ends all"
 start() {
     : >"$tmp/out" # what an earlier one printed
     rm -f "$tmp/rank.0" "$tmp/rank.1"
-    # shellcheck disable=SC2086
     env --default-signal=INT $MPIRUN -n 2 sh -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK" && exec "$@"' "$tmp/rank" "$RUN" generate \
         -m "$m" -p x -n 4000000 --ctx 4000000 --attn streaming --budget 64 --ignore-eos --quiet >"$tmp/out" 2>"$tmp/err" </dev/null &
     pid=$!

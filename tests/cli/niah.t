@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 # eval niah: a needle at every depth of every length, in texts of one's own, and what is wrong.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 niah() { run eval niah --threads 1 --gemm builtin --quiet "$@"; }
 cases="--ctx 256,512 --trials 6 --attn full,streaming,quest --budget 64"
 field() { sed -n "s/.*\"ctx\":$2,.*\"attn\":\"$3\".*\"$4\":\([^,}]*\).*/\1/p" "$1"; }
 
-# shellcheck disable=SC2086
 niah $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
 out_has "protocol decode, wrap raw, seed 42, skip 0" "the head says how"
@@ -20,7 +20,6 @@ check "the model finds the needle" test "$(field "$tmp/whole.jsonl" 256 full fou
 check "streaming finds what is near the end alone" test "$(field "$tmp/whole.jsonl" 512 streaming found | tr '\n' ' ')" = "false false false false false true "
 check "the report has depths" grep -q '"depths": \[' "$tmp/r.json"
 head -n 9 "$tmp/whole.jsonl" >"$tmp/part.jsonl"
-# shellcheck disable=SC2086
 niah $cases --jobs 4 -o "$tmp/part.jsonl"
 check "a run that was ended continues to the same results" same_set "$tmp/whole.jsonl" "$tmp/part.jsonl"
 niah --ctx 256 --trials 1 --attn full --protocol prefill -o "$tmp/one.jsonl"
@@ -32,7 +31,6 @@ echo "The lamp costs 70123 pounds." >"$tmp/needle"
 echo "Question: How much does the lamp cost? Answer:" >"$tmp/question"
 yes "The road is long. The rain falls." | head -n 30 >"$tmp/haystack"
 own="--needle $tmp/needle --question $tmp/question --haystack $tmp/haystack"
-# shellcheck disable=SC2086
 niah --ctx 700 --trials 3 --attn full $own --key "70123 pounds" -o "$tmp/own.jsonl"
 check "a needle of one's own, in a text that is too short and begins again" test "$status" -eq 0
 check "what is hidden is in the configuration" grep -q '"needle":"The lamp costs 70123 pounds."' "$tmp/own.jsonl"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # eval pg19: tables, curves, files of results, a run that is killed, bad input.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
@@ -20,7 +21,6 @@ pg() { # pg ARGS...
 }
 
 cases="--data $tmp/books --limit 9 --ctx 400 --attn full,streaming,quest --budget 32,64 --skip 0"
-# shellcheck disable=SC2086
 pg $cases -o "$tmp/whole.jsonl" --csv "$tmp/r.csv" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
 check "a head and a line for each book and strategy" test "$(wc -l <"$tmp/whole.jsonl")" -eq $((1 + 4 * 5))
@@ -51,10 +51,8 @@ refused 2 "--prompt 300: less than --ctx 300" "a prompt of all" eval pg19 -m "$m
 refused 2 "--prompt: --protocol window feeds windows" "a prompt of windows" eval pg19 -m "$m" --protocol window --prompt 3
 
 # Killed at several moments.
-# shellcheck disable=SC2086
 killed "$tmp/part.jsonl" "1 2 6 7 11" eval pg19 -m "$m" --threads 1 --gemm builtin --quiet $cases
 printf '{"book":0,"at' >>"$tmp/part.jsonl"
-# shellcheck disable=SC2086
 pg $cases -o "$tmp/part.jsonl"
 check "the last run ends" test "$status" -eq 0
 check "with the results of an undisturbed one" same_set "$tmp/whole.jsonl" "$tmp/part.jsonl"
@@ -62,24 +60,19 @@ sed '/tokens\/s/d' "$tmp/out" >"$tmp/b"
 sed '/tokens\/s/d' "$tmp/table" >"$tmp/a"
 check "and its tables" cmp "$tmp/a" "$tmp/b"
 cp "$tmp/part.jsonl" "$tmp/copy.jsonl"
-# shellcheck disable=SC2086
 pg $cases -o "$tmp/part.jsonl" --csv "$tmp/again.csv"
 check "nothing is left to do" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
 check "the same CSV" cmp "$tmp/r.csv" "$tmp/again.csv"
-# shellcheck disable=SC2086
-{
-    p="eval pg19 -m $m --gemm builtin $cases -o $tmp/part.jsonl"
-    refused 2 "'lengths[0]' is 400 there, 300 now" "another length" $p --ctx 300
-    refused 2 "'seed' is 42 there, 7 now" "another seed" $p --seed 7
-    refused 2 "'data[" "other books" $p --limit 2
-    refused 2 "'protocol' is \"decode\" there" "another protocol" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 9 \
-        --attn full,streaming,quest --budget 32,64 --skip 0 -o "$tmp/part.jsonl" --protocol window --max-length 400
-}
+p="eval pg19 -m $m --gemm builtin $cases -o $tmp/part.jsonl"
+refused 2 "'lengths[0]' is 400 there, 300 now" "another length" $p --ctx 300
+refused 2 "'seed' is 42 there, 7 now" "another seed" $p --seed 7
+refused 2 "'data[" "other books" $p --limit 2
+refused 2 "'protocol' is \"decode\" there" "another protocol" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 9 \
+    --attn full,streaming,quest --budget 32,64 --skip 0 -o "$tmp/part.jsonl" --protocol window --max-length 400
 check "a refused run leaves the file alone" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
 
 # Both ways to compute full attention must agree: here by what a file says.
 sed 's/"chunked_ppl":[0-9][0-9.]*/"chunked_ppl":2.5/' "$tmp/part.jsonl" >"$tmp/wrong.jsonl"
-# shellcheck disable=SC2086
 pg $cases -o "$tmp/wrong.jsonl"
 check "decode path and chunked pass differ: status 1" test "$status" -eq 1
 err_has "token by token and in one chunked pass the perplexity differs by" "and the reason"
@@ -103,7 +96,6 @@ check "one window is one window" test "$(grep '^full' "$tmp/one")" = "$(grep '^f
 refused 1 "No such file" "no folder for the CSV" eval pg19 -m "$m" --csv "$tmp/no/r.csv"
 refused 1 "No such file" "no folder for results" eval pg19 -m "$m" --ctx 8 -o "$tmp/no/r.jsonl"
 if (trap '' XFSZ && ulimit -f 2) 2>/dev/null; then
-    # shellcheck disable=SC2086
     (trap '' XFSZ && ulimit -f 6 && "$RUN" eval pg19 -m "$m" --threads 1 --quiet $cases -o "$tmp/full.jsonl" >"$tmp/out" 2>"$tmp/err" </dev/null)
     check "no room: status 1" test $? -eq 1
     err_has "full.jsonl: File too large" "and the reason"

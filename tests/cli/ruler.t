@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # eval ruler: prompts byte for byte those of the official generator; runs that are ended; what is refused.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 data="$SRCDIR/tests/data/ruler"
@@ -44,7 +45,6 @@ ruler() { # ruler ARGS...: a run with a small model
     run eval ruler -m "$m" --threads 1 --gemm builtin --quiet "$@"
 }
 cases="--task niah_single_1,fwe --length 700,800 --samples 3 --attn full,quest --budget 64,128"
-# shellcheck disable=SC2086
 ruler $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
 for word in "RULER: template base, protocol prefill, answer prefix on, seed 42, skip 0" "700 tokens" "800 tokens" \
@@ -56,7 +56,6 @@ longest=$(sed -n 's/.*"length":700.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/who
 check "prompts and answers fill the length ($longest)" test "$longest" -le 651 -a "$longest" -gt 540
 check "the report is JSON" grep -q '"task": "fwe"' "$tmp/r.json"
 head -n 20 "$tmp/whole.jsonl" >"$tmp/part.jsonl"
-# shellcheck disable=SC2086
 ruler $cases --jobs 3 -o "$tmp/part.jsonl"
 check "a run that was ended continues to the same results" same_set "$tmp/whole.jsonl" "$tmp/part.jsonl"
 ruler --length 3k --samples 1 --squad "$data/squad.json"
@@ -82,7 +81,6 @@ check "no more words of an essay than it has ($words)" test "$(wc -w <"$tmp/essa
 
 # All 13 tasks: results as a run would have left them, so that no answer is missing.
 all="--tokens ws --length 1k,1200 --samples 1 --essays $SRCDIR/eval/pg19/10146.txt --squad $data/squad.json --hotpotqa $data/hotpotqa.json"
-# shellcheck disable=SC2086
 killed "$tmp/all.jsonl" 1 eval ruler -m "$m" --threads 1 --gemm builtin --quiet $all
 head -n 1 "$tmp/all.jsonl" >"$tmp/known.jsonl"
 for t in niah_single_1 niah_single_2 niah_single_3 niah_multikey_1 niah_multikey_2 niah_multikey_3 niah_multivalue \
@@ -92,7 +90,6 @@ for t in niah_single_1 niah_single_2 niah_single_3 niah_multikey_1 niah_multikey
             $t ${length%:*} ${length#*:}
     done
 done >>"$tmp/known.jsonl"
-# shellcheck disable=SC2086
 ruler $all -o "$tmp/known.jsonl" --json "$tmp/r.json"
 for word in "  average                         92.50" "  average                         50.00" "  average                         71.25" \
     "  effective length                 1024"; do

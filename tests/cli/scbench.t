@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # eval scbench: turns and requests on one context, sessions that go on from a copy, and data that is wrong.
+# shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
@@ -9,7 +10,6 @@ tokens() { sed -n "s/.*\"turn\":$2,\"attn\":\"full\".*\"prompt_tokens\":\([0-9]*
 
 # Made samples and our own, with the built-in model.
 cases="--dataset scbench_passkey,scbench_vt --limit 2 --length 1200 --attn full,snapkv,quest,streaming --skip 0 --budget 64"
-# shellcheck disable=SC2086
 sc $cases -o "$tmp/turns.jsonl" --json "$tmp/r.json"
 check "turns" test "$status" -eq 0
 out_has "turns with the right answers between them: 4 contexts (0 cut" "the head says how questions are asked"
@@ -22,26 +22,19 @@ check "and not more" test "$(tokens "$tmp/turns.jsonl" 5 | sort -n | tail -n 1)"
 
 # What goes on from a copy of a session answers as what is prefilled from its start: here the turn before is known.
 { head -n 1 "$tmp/turns.jsonl" && grep -E '"turn":(1|3),' "$tmp/turns.jsonl"; } >"$tmp/fresh.jsonl"
-# shellcheck disable=SC2086
 sc $cases -o "$tmp/fresh.jsonl"
 check "turns that are fed from their start: the same results" same_set "$tmp/turns.jsonl" "$tmp/fresh.jsonl"
-# shellcheck disable=SC2086
 sc $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "side by side: the same results" same_set "$tmp/turns.jsonl" "$tmp/jobs.jsonl"
-# shellcheck disable=SC2086
 killed "$tmp/part.jsonl" "2 17 30" eval scbench --threads 1 --gemm builtin --quiet $cases
-# shellcheck disable=SC2086
 sc $cases -o "$tmp/part.jsonl"
 check "killed again and again: the same results" same_set "$tmp/turns.jsonl" "$tmp/part.jsonl"
-# shellcheck disable=SC2086
 sc $cases --mode multi-request -o "$tmp/requests.jsonl"
 out_has "each question on the context alone" "requests"
 check "their prompts do not grow" test "$(tokens "$tmp/requests.jsonl" 5 | head -n 1)" -le "$(($(tokens "$tmp/requests.jsonl" 1 | head -n 1) + 8))"
-# shellcheck disable=SC2086
 refused 2 "'mode' is \"multi-turn\" there, \"multi-request\" now" "the other mode in one file" \
     eval scbench --threads 1 --gemm builtin $cases --mode multi-request -o "$tmp/turns.jsonl"
 # Answers of the model's own between turns.
-# shellcheck disable=SC2086
 sc $cases --disable-golden-context -o "$tmp/own.jsonl"
 check "own answers" test "$status" -eq 0
 out_has "turns with the model's own answers between them" "the head says so"
@@ -50,14 +43,11 @@ check "the first turn is the same" test "$(first "$tmp/own.jsonl")" = "$(first "
 check "later ones are not" test "$(grep -c '"turn":5,' "$tmp/own.jsonl")" = 16 -a "$(grep '"turn":5,' "$tmp/own.jsonl" | sed 's/,"prompt_tokens.*//' | sort)" != \
     "$(grep '"turn":5,' "$tmp/turns.jsonl" | sed 's/,"prompt_tokens.*//' | sort)"
 check "only the question is fed" test "$(tokens "$tmp/own.jsonl" 5 | sort -n | tail -n 1)" -lt 100
-# shellcheck disable=SC2086
 sc $cases --disable-golden-context --jobs 3 -o "$tmp/ownjobs.jsonl"
 check "side by side: the same results" same_set "$tmp/own.jsonl" "$tmp/ownjobs.jsonl"
 { head -n 1 "$tmp/own.jsonl" && grep -E '"turn":(1|2|4),' "$tmp/own.jsonl"; } >"$tmp/ownpart.jsonl"
-# shellcheck disable=SC2086
 sc $cases --disable-golden-context -o "$tmp/ownpart.jsonl"
 check "answers that are known are made again where others follow: the same results" same_set "$tmp/own.jsonl" "$tmp/ownpart.jsonl"
-# shellcheck disable=SC2086
 refused 2 "'golden_context' is" "both kinds of turns in one file" eval scbench --threads 1 --gemm builtin $cases --disable-golden-context -o "$tmp/turns.jsonl"
 refused 2 "--mode multi-request has no answers between questions" "requests" eval scbench --mode multi-request --disable-golden-context
 sc --limit 1 --length 2000 --seed 7 --attn full

@@ -277,7 +277,7 @@ static quest_index pages_of(op_run *x, size_t n, size_t dim, size_t page, dtype 
 
 static size_t bound_bytes(const quest_index *q)
 {
-    return KV * q->cap * 2 * q->head_dim * dtype_size(q->type);
+    return KV * q->cap * (q->how == QUEST_MEAN ? 1 : 2) * q->head_dim * dtype_size(q->type);
 }
 
 /* Rows of the keys k [n][KV][dim], rounded to t. */
@@ -292,6 +292,7 @@ static kv_rows rows_of(op_run *x, buf k, size_t n, size_t dim, dtype t)
     return r;
 }
 
+/* Bounds or means of pages: all at once; and back to the half, then one by one. */
 static void quest(op_run *x, const int64_t *p)
 {
     const index_ops *o = x->be->ops->quest;
@@ -299,17 +300,18 @@ static void quest(op_run *x, const int64_t *p)
     dtype t = (dtype)p[4];
     quest_index a = pages_of(x, n, dim, page, t), b = pages_of(x, n, dim, page, t),
                 wide = pages_of(x, n, dim, 8 * page, t);
+    a.how = b.how = wide.how = (quest_how)p[5];
     buf k = op_floats(x, n * KV * dim), q = op_floats(x, heads * dim);
     size_t n_pages = (n + page - 1) / page, half = n / 2, stride = n_pages + 2;
     kv_rows rows = rows_of(x, k, n, dim, t);
     o->add(x->be, &(index_add_job){&a, 0, k, n}, 1);
     o->add(x->be, &(index_add_job){&wide, 0, k, n}, 1);
-    o->add(x->be, &(index_add_job){&b, 0, k, n}, 1); /* back to the half, and one by one from there */
+    o->add(x->be, &(index_add_job){&b, 0, k, n}, 1);
     o->redo(x->be, &b, &rows, (int64_t)half);
     for (size_t i = half; i < n; i++) o->add(x->be, &(index_add_job){&b, (int64_t)i, buf_at(k, i * row), 1}, 1);
-    op_same(x, a.bound, b.bound, bound_bytes(&a), "bounds after a rewind");
+    op_same(x, a.bound, b.bound, bound_bytes(&a), "pages after a rewind");
     quest_index largest = a;
-    largest.how = QUEST_MAXCH;
+    if (a.how == QUEST_SUM) largest.how = QUEST_MAXCH;
     buf score = scores_out(x, heads * stride), above = scores_out(x, heads * stride);
     score_job of_pages = score_of(&a, score, stride, q, heads, candidates(n, 0, (int64_t)n_pages), op_read(x)),
               of_some = score_of(&largest, scores_out(x, heads * stride), stride, q, heads,
@@ -318,32 +320,11 @@ static void quest(op_run *x, const int64_t *p)
     o->score(x->be, &of_pages, 1);
     o->score(x->be, &of_some, 1);
     o->score(x->be, &of_wide, 1);
-}
-
-/* Means of pages: all at once; and back to the half, then one by one. The newest page is that of the exact keys. */
-static void means(op_run *x, const int64_t *p)
-{
-    const index_ops *o = x->be->ops->quest;
-    size_t dim = (size_t)p[0], heads = KV * (size_t)p[1], page = (size_t)p[2], n = (size_t)p[3], row = 4 * KV * dim;
-    dtype t = (dtype)p[4];
-    quest_index a = pages_of(x, n, dim, page, t), b = pages_of(x, n, dim, page, t);
-    a.how = b.how = QUEST_MEAN;
-    buf k = op_floats(x, n * KV * dim), q = op_floats(x, heads * dim);
-    size_t n_pages = (n + page - 1) / page, half = n / 2, stride = n_pages + 2;
-    kv_rows rows = rows_of(x, k, n, dim, t);
-    o->add(x->be, &(index_add_job){&a, 0, k, n}, 1);
-    o->add(x->be, &(index_add_job){&b, 0, k, n}, 1);
-    o->redo(x->be, &b, &rows, (int64_t)half);
-    for (size_t i = half; i < n; i++) o->add(x->be, &(index_add_job){&b, (int64_t)i, buf_at(k, i * row), 1}, 1);
-    op_same(x, a.bound, b.bound, KV * a.cap * dim * dtype_size(t), "means after a rewind");
-    buf score = scores_out(x, heads * stride);
-    score_job j =
-        score_of(&a, score, stride, q, heads, candidates(n, (int64_t)n_pages / 3, (int64_t)n_pages), op_read(x));
-    o->score(x->be, &j, 1);
+    if (a.how != QUEST_MEAN || page != 1) return;
     float *s = op_see(x, score, 4 * heads * stride), *query = op_see(x, q, 4 * heads * dim), key[256];
     rows.k = (buf){op_see(x, rows.k, KV * n * dim * dtype_size(t))};
-    for (size_t h = 0; h < heads && page == 1; h++)
-        for (size_t i = n_pages / 3; i < n; i++) {
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = 0; i < n; i++) {
             ref_k_row(key, &rows, h / (size_t)p[1], (int64_t)i);
             op_note(x, s[h * stride + i] == ref_dot16(query + h * dim, key, dim), "a page of one token: its score");
         }
@@ -677,8 +658,12 @@ static const op_test tests[] = {
       OP_P(0, 1, 5, 40, 300, 4000), OP_P(1, 2, 3), OP_BOOL}},
     {"mass of many", mass, 6, 2, 3, {OP_P(16384, 40000), OP_P(0, 1), OP_P(9000), OP_P(100, 2048), OP_P(2), OP_BOOL}},
     {"mass of five items", mass_of_five, 1, 1, 1, {OP_P(0)}},
-    {"quest: bounds", quest, 156, 7, 41, {DIMS, OP_P(1, 2, 3, 4, 8), OP_P(1, 2, 7, 16, 32), LENGTHS, OP_TYPES}},
-    {"quest: means", means, 156, 7, 41, {DIMS, OP_P(1, 2, 3, 4, 8), OP_P(1, 2, 7, 16, 32), LENGTHS, OP_TYPES}},
+    {"quest: bounds and means",
+     quest,
+     312,
+     13,
+     71,
+     {DIMS, OP_P(1, 2, 3, 4, 8), OP_P(1, 2, 7, 16, 32), LENGTHS, OP_TYPES, OP_P(QUEST_SUM, QUEST_MEAN)}},
     {"scores of tokens become those of pages",
      page_reduce,
      90,
