@@ -100,7 +100,13 @@ check "pages of the best tokens" test "$(slurped 'pages(16)')" = \
     "pages with best tokens=2;pages that could hold them=1;best among their tokens, %=9.4;"
 check "what stays from step to step" test "$(slurped steps)" = "1 later, %=66.7;"
 printf 'fier\ttab3\tcolumns\t32\t64\nfier\ttab3\tLongChat\tq\tQuest\t65\t99\nfier\ttab3\tLongChat\t-\tOther\t1\t2\n' >"$tmp/published"
-tables() { "$PYTHON" "$lib/tables.py" fier tab3 "$tmp/published" "$tmp/ours" | tr -s ' ' | sed 's/^ //' | tr '\n' ';'; }
+tables() {
+    "$PYTHON" -Bc 'import sys
+sys.path.insert(0, sys.argv[1])
+from tables import show_tables
+show_tables("fier", "tab3", open(sys.argv[2]), [line.rstrip("\n").split("\t") for line in open(sys.argv[3])])' \
+        "$lib" "$tmp/published" "$tmp/ours" | tr -s ' ' | sed 's/^ //' | tr '\n' ';'
+}
 printf 'here\tq\t64\t98\nhere\tz\t32\t7\n' >"$tmp/ours"
 check "ours beside theirs" test "$(tables)" = "row whose 32 64;q here - 98;Quest LongChat 65 99;Other LongChat 1 2;z here 7 -;"
 printf 'here\tq\tfound\t98\n' >"$tmp/ours"

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prints our numbers and the published ones in one table: tables.py PAPER ITEM PUBLISHED OURS. A line of PUBLISHED is
-described in published.tsv, one of OURS is "whose numbers, row, column, value"."""
-import sys
-
-
-def read(path):
-    with open(path) as f:
-        return [line.rstrip('\n').split('\t') for line in f if not line.startswith('#')]
+"""Tables of our numbers and the published ones, for scripts/reproduce."""
 
 
 def print_table(columns, rows):
@@ -19,15 +12,17 @@ def print_table(columns, rows):
         print('  '.join([name.ljust(width[0]), whose.ljust(width[1]), *values]))
 
 
-def main(paper, item, published, ours):
+def show_tables(paper, item, published, ours):
+    """Prints one table where both have a column in common. published: lines as in published.tsv; ours: (whose numbers,
+    row, column, value)."""
     theirs, rows = [], {}  # rows: {(published, group, whose numbers, name): {column: value}}
-    for key, whose, *fields in ((x[:2], *x[2:]) for x in read(published)):
+    for key, whose, *fields in ((x[:2], *x[2:]) for x in (line.rstrip('\n').split('\t') for line in published)):
         if key == [paper, item] and whose == 'columns':
             theirs = fields
         elif key == [paper, item]:
             group = f'- {fields[1]}' if fields[0] == '-' else fields[0].removeprefix('=')
             rows[True, group, whose, fields[1]] = dict(zip(theirs, fields[2:]))
-    for whose, row, column, value in read(ours):
+    for whose, row, column, value in ours:
         rows.setdefault((False, row, whose, row), {})[column] = value
     groups = list(dict.fromkeys(group for _, group, _, _ in rows))
     order = sorted(rows.items(), key=lambda row: (groups.index(row[0][1]), row[0][0]))  # ours first in each group
@@ -41,6 +36,3 @@ def main(paper, item, published, ours):
     if theirs:
         print(('\n' if mine else '') + 'published:')
         print_table(theirs, of[True])
-
-
-main(*sys.argv[1:])
