@@ -58,23 +58,13 @@ static void run(decoder *d, const attn_step *s, const block *b, size_t n)
     const attn_step step = decoder_step(d, s, b);
     const room r = room_at(decoder_room(d, b), c, d->max_rows);
     const linear_job qkv[] = {{r.q, w->q, w->q_bias}, {r.k, w->k, w->k_bias}, {r.v, w->v, w->v_bias}};
-    const linear_job to_x = {d->xn, w->o, w->o_bias};
-    const projection in = {.jobs = qkv,
-                           .n_jobs = 3,
-                           .x = d->x,
-                           .n = n,
-                           .exact = d->opt.exact,
-                           .norm = w->norm,
-                           .eps = c->rms_eps,
-                           .room = d->xn};
-    const projection out = {.jobs = &to_x, .n_jobs = 1, .x = r.out, .n = n, .exact = d->opt.exact, .into = d->x};
 
-    o->project(d->be, &in);
+    decoder_project(d, d->x, n, w->norm, qkv, 3, false);
     if (w->q_norm.p.p) o->rmsnorm(d->be, r.q, r.q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
     if (w->k_norm.p.p) o->rmsnorm(d->be, r.k, r.k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
     backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, &step, b->kv, r.q, r.k, r.v, r.out);
-    o->project(d->be, &out);
+    decoder_add(d, r.out, n, w->o, w->o_bias);
     backend_mark(d->be, STAGE_OUT);
 }
 

@@ -28,21 +28,10 @@ static void run(decoder *d, const attn_step *step, const block *b, size_t n)
     const swiglu_weights *w = b->w;
     buf gate = decoder_room(d, b), up = buf_at(gate, d->max_rows * (size_t)d->m->config.ffn * sizeof(float));
     const linear_job gate_up[] = {{gate, w->gate, w->gate_bias}, {up, w->up, w->up_bias}};
-    const linear_job down = {d->xn, w->down, w->down_bias};
-    const projection in = {.jobs = gate_up,
-                           .n_jobs = 2,
-                           .x = d->x,
-                           .n = n,
-                           .exact = d->opt.exact,
-                           .norm = w->norm,
-                           .eps = d->m->config.rms_eps,
-                           .room = d->xn,
-                           .gated = true};
-    const projection out = {.jobs = &down, .n_jobs = 1, .x = gate, .n = n, .exact = d->opt.exact, .into = d->x};
 
     (void)step;
-    d->be->ops->project(d->be, &in);
-    d->be->ops->project(d->be, &out);
+    decoder_project(d, d->x, n, w->norm, gate_up, 2, true);
+    decoder_add(d, gate, n, w->down, w->down_bias);
     backend_mark(d->be, STAGE_FFN);
 }
 

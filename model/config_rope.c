@@ -3,6 +3,7 @@
  * Source: transformers 5, modeling_rope_utils.py, RotaryEmbeddingConfigMixin. */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "model/keys.h"
@@ -96,13 +97,19 @@ static status read_scaling(model_config *c, rope_config *r, const keys *k, const
     return r->kind == ROPE_LLAMA3 ? read_llama3(r, k) : read_yarn(r, k, c->max_positions);
 }
 
+void rope_text(char out[ROPE_TEXT], const rope_config *r)
+{
+    snprintf(out, ROPE_TEXT, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
+             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
+             r->attention_factor, r->truncate, (long long)r->original_max);
+}
+
 static bool same_rope(const rope_config *a, const rope_config *b)
 {
-    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor &&
-           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
-           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->mscale == b->mscale &&
-           a->mscale_all_dim == b->mscale_all_dim && a->attention_factor == b->attention_factor &&
-           a->truncate == b->truncate && a->original_max == b->original_max;
+    char first[ROPE_TEXT], second[ROPE_TEXT];
+    rope_text(first, a);
+    rope_text(second, b);
+    return strcmp(first, second) == 0;
 }
 
 /* {"full_attention": {...}, "sliding_attention": {...}}: a family may have another embedding in layers with a window;

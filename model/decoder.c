@@ -167,11 +167,6 @@ const model *decoder_model(const decoder *d)
     return d->m;
 }
 
-backend *decoder_backend(const decoder *d)
-{
-    return d->be;
-}
-
 const attn_shape *decoder_attn_shape(const decoder *d)
 {
     return &d->shape;
@@ -240,6 +235,19 @@ void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok)
                                    buf_at(d->freq, k * table_bytes(d) / 2 + i * row), half, d->mscale[k]);
 }
 
+void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linear_job *jobs, size_t n_jobs, bool gated)
+{
+    const projection p = {jobs, n_jobs, x, n, d->opt.exact, norm, d->m->config.rms_eps, d->xn, gated, {NULL}};
+    d->be->ops->project(d->be, &p);
+}
+
+void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias)
+{
+    const linear_job to_x = {d->xn, w, bias};
+    const projection p = {.jobs = &to_x, .n_jobs = 1, .x = x, .n = n, .exact = d->opt.exact, .into = d->x};
+    d->be->ops->project(d->be, &p);
+}
+
 void decoder_forward(decoder *d, const attn_step *step)
 {
     size_t n = attn_step_rows(step);
@@ -256,21 +264,12 @@ void decoder_forward(decoder *d, const attn_step *step)
 
 void decoder_head(decoder *d, size_t first, size_t n)
 {
-    const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
     d->head_first = first;
     backend_mark(d->be, -1);
     const linear_job head = {d->logits, d->w->lm_head, {.p = {NULL}}};
-    const projection p = {.jobs = &head,
-                          .n_jobs = 1,
-                          .x = row(d->x, first, (size_t)c->hidden),
-                          .n = n,
-                          .exact = d->opt.exact,
-                          .norm = d->w->norm,
-                          .eps = c->rms_eps,
-                          .room = d->xn};
-    o->project(d->be, &p);
-    o->gather_columns(d->be, d->logits, n, d->w->lm_head.rows, (size_t)c->vocab);
+    decoder_project(d, row(d->x, first, (size_t)c->hidden), n, d->w->norm, &head, 1, false);
+    d->be->ops->gather_columns(d->be, d->logits, n, d->w->lm_head.rows, (size_t)c->vocab);
     backend_mark(d->be, STAGE_LOGITS);
 }
 

@@ -63,6 +63,11 @@ attn_step decoder_step(const decoder *d, const attn_step *s, const block *b);
 void decoder_set_freq(decoder *d, size_t i, int64_t seq_len);
 void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok);
 
+/* Multiplies n rows x, normalised by norm, with the matrices of jobs. gated: as of projection. */
+void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linear_job *jobs, size_t n_jobs, bool gated);
+/* Adds the product of n rows x with w, and its bias, to d->x. */
+void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias);
+
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */
 void decoder_forward(decoder *d, const attn_step *step);
 /* Final norm and output matrix for rows [first, first + n) of d->x into d->logits; n <= logit_rows. */

@@ -40,19 +40,25 @@ static bool all_scales_finite(const unsigned char *p, dtype t, size_t bytes)
     return good;
 }
 
-/* True if a weight is finite. chunk: room for CHUNK_BYTES. */
-static bool weight_is_finite(backend *be, const weight_spec *w, void *chunk)
+/* True if a buffer is finite; else *infinite is set where one number is an infinity. chunk: room for CHUNK_BYTES. */
+static bool buffer_finite(backend *be, buf b, dtype t, size_t bytes, void *chunk, bool *infinite)
 {
-    dtype t = w->slot->type;
-    bool blocks = dtype_in_qblocks(t);
-    size_t bytes = weight_size(w, t), step = CHUNK_BYTES;
-    if (blocks) step -= step % qblock_bytes(t);
+    bool blocks = dtype_in_qblocks(t), good = true;
+    size_t step = blocks ? CHUNK_BYTES - CHUNK_BYTES % qblock_bytes(t) : CHUNK_BYTES;
     for (size_t at = 0; at < bytes; at += step) {
         size_t n = bytes - at < step ? bytes - at : step;
-        be->ops->download(be, chunk, buf_at(w->slot->p, at), n);
-        if (!(blocks ? all_scales_finite(chunk, t, n) : all_finite(chunk, t, n))) return false;
+        be->ops->download(be, chunk, buf_at(b, at), n);
+        if (blocks ? all_scales_finite(chunk, t, n) : all_finite(chunk, t, n)) continue;
+        good = false;
+        *infinite |= holds(chunk, t, n, true);
     }
-    return true;
+    return good;
+}
+
+static bool weight_is_finite(backend *be, const weight_spec *w, void *chunk)
+{
+    bool unused = false;
+    return buffer_finite(be, w->slot->p, w->slot->type, weight_size(w, w->slot->type), chunk, &unused);
 }
 
 status model_find_nonfinite(const model *m, char *name, size_t size)
@@ -105,20 +111,6 @@ static dtype numbers_in(const row_scan *s, const char *name)
     return rows && !dtype_in_qblocks(s->type) ? s->type : DT_COUNT;
 }
 
-/* True if every number is finite; else *infinite is set where one is an infinity. */
-static bool run_finite(const row_scan *s, dtype t, buf b, size_t bytes, bool *infinite)
-{
-    bool good = true;
-    for (size_t at = 0, n; at < bytes; at += n) {
-        n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        s->be->ops->download(s->be, s->chunk, buf_at(b, at), n);
-        if (all_finite(s->chunk, t, n)) continue;
-        good = false;
-        *infinite |= holds(s->chunk, t, n, true);
-    }
-    return good;
-}
-
 static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_t bytes, state_part part, err *e)
 {
     row_scan *s = (row_scan *)v;
@@ -128,7 +120,7 @@ static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_
     (void)bytes, (void)e;
     if (t == DT_COUNT || (s->first.layer >= 0 && s->first.layer <= layer)) return ST_OK;
     for (size_t g = 0; g < part.n; g++)
-        good &= run_finite(s, t, buf_at(b, g * part.stride), part.used, &found.infinite);
+        good &= buffer_finite(s->be, buf_at(b, g * part.stride), t, part.used, s->chunk, &found.infinite);
     if (!good) s->first = found;
     return ST_OK;
 }

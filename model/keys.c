@@ -5,12 +5,6 @@
 
 #include <stdio.h>
 
-static json_t *get(const keys *k, const char *key)
-{
-    json_t *j = json_object_get(k->obj, key);
-    return json_is_null(j) ? NULL : j;
-}
-
 /* What a value is, for messages: "the string \"abc\"". */
 static void describe(char *s, size_t n, const json_t *j)
 {
@@ -38,48 +32,52 @@ status keys_missing(const keys *k, const char *key)
     return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" is missing", k->file, k->prefix, key);
 }
 
+/* Gives a value of one of some types, a set of bits; NULL: absent or null. */
+static status get(const keys *k, const char *key, unsigned types, const char *expected, json_t **out)
+{
+    json_t *j = json_object_get(k->obj, key);
+    *out = json_is_null(j) ? NULL : j;
+    return !*out || types >> json_typeof(j) & 1 ? ST_OK : keys_wrong(k, key, j, expected);
+}
+
 status keys_int(const keys *k, const char *key, int64_t lo, int64_t hi, int64_t *out)
 {
-    const json_t *j = get(k, key);
+    char want[64];
+    json_t *j;
+    snprintf(want, sizeof want, "an integer in %lld..%lld", (long long)lo, (long long)hi);
+    TRY(get(k, key, 1u << JSON_INTEGER, want, &j));
     if (!j) return ST_OK;
-    if (!json_is_integer(j) || json_integer_value(j) < lo || json_integer_value(j) > hi) {
-        char want[64];
-        snprintf(want, sizeof want, "an integer in %lld..%lld", (long long)lo, (long long)hi);
-        return keys_wrong(k, key, j, want);
-    }
+    if (json_integer_value(j) < lo || json_integer_value(j) > hi) return keys_wrong(k, key, j, want);
     *out = json_integer_value(j);
     return ST_OK;
 }
 
 status keys_real(const keys *k, const char *key, double lo, double hi, double *out)
 {
-    const json_t *j = get(k, key);
+    char want[64];
+    json_t *j;
+    snprintf(want, sizeof want, "a number in %g..%g", lo, hi);
+    TRY(get(k, key, 1u << JSON_INTEGER | 1u << JSON_REAL, want, &j));
     if (!j) return ST_OK;
     double v = json_number_value(j);
-    if (!json_is_number(j) || !(v >= lo && v <= hi)) {
-        char want[64];
-        snprintf(want, sizeof want, "a number in %g..%g", lo, hi);
-        return keys_wrong(k, key, j, want);
-    }
+    if (!(v >= lo && v <= hi)) return keys_wrong(k, key, j, want);
     *out = v;
     return ST_OK;
 }
 
 status keys_bool(const keys *k, const char *key, bool *out)
 {
-    const json_t *j = get(k, key);
-    if (!j) return ST_OK;
-    if (!json_is_boolean(j)) return keys_wrong(k, key, j, "true or false");
-    *out = json_is_true(j);
+    json_t *j;
+    TRY(get(k, key, 1u << JSON_TRUE | 1u << JSON_FALSE, "true or false", &j));
+    if (j) *out = json_is_true(j);
     return ST_OK;
 }
 
 status keys_string(const keys *k, const char *key, const char **out)
 {
-    const json_t *j = get(k, key);
-    if (!j) return ST_OK;
-    if (!json_is_string(j)) return keys_wrong(k, key, j, "a string");
-    *out = json_string_value(j);
+    json_t *j;
+    TRY(get(k, key, 1u << JSON_STRING, "a string", &j));
+    if (j) *out = json_string_value(j);
     return ST_OK;
 }
 
@@ -94,14 +92,10 @@ status keys_dim(const keys *k, const char *key, int64_t hi, int *out)
 
 status keys_array(const keys *k, const char *key, json_t **out)
 {
-    *out = get(k, key);
-    if (*out && !json_is_array(*out)) return keys_wrong(k, key, *out, "a list");
-    return ST_OK;
+    return get(k, key, 1u << JSON_ARRAY, "a list", out);
 }
 
 status keys_object(const keys *k, const char *key, json_t **out)
 {
-    *out = get(k, key);
-    if (*out && !json_is_object(*out)) return keys_wrong(k, key, *out, "an object");
-    return ST_OK;
+    return get(k, key, 1u << JSON_OBJECT, "an object", out);
 }

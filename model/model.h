@@ -133,7 +133,6 @@ status model_convert(model *m, const weights_options *o, err *e);
 status model_convert_beside(model **out, const model *m, const weights_options *o, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
-const char *const *model_shape_names(void); /* NULL-terminated */
 /* The config alone, for plans. ST_USAGE: unknown shape. */
 status model_shape_config(model_config *c, const char *shape, err *e);
 void model_close(model *m);

@@ -42,7 +42,6 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
 void decoder_free(decoder *d);
 const model *decoder_model(const decoder *d);
 const attn_shape *decoder_attn_shape(const decoder *d);
-backend *decoder_backend(const decoder *d);
 attn_work *decoder_attn_work(decoder *d);
 /* Returns the most prompt tokens of one forward. */
 int64_t decoder_chunk(const decoder *d);

@@ -24,38 +24,32 @@
 #define ARCH(name)      "{\"architectures\":[\"" name "ForCausalLM\"],"
 #define TIED            ",\"tie_word_embeddings\":true"
 
-static const char *const names[] = {
-    "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen2.5-7b", "qwen3-0.6b",
-    "qwen3-8b",     "tiny",         NULL,
+static const struct {
+    const char *name, *config;
+} shapes[] = {
+    {"llama-3.2-1b", ARCH("Llama") DIMS(16, 2048, 8192, 32, 8, 64, 128256) TIED LLAMA3(32.0) "}"},
+    {"llama-3.2-3b", ARCH("Llama") DIMS(28, 3072, 8192, 24, 8, 128, 128256) TIED LLAMA3(32.0) "}"},
+    {"llama-3.1-8b", ARCH("Llama") DIMS(32, 4096, 14336, 32, 8, 128, 128256) LLAMA3(8.0) "}"},
+    {"mistral-7b-v0.3", ARCH("Mistral") DIMS(32, 4096, 14336, 32, 8, 128, 32768) NO_WINDOW PLAIN(1e-5, 32768) "}"},
+    {"qwen2.5-7b", ARCH("Qwen2") DIMS(28, 3584, 18944, 28, 4, 128, 152064) PLAIN(1e-6, 131072) "}"},
+    {"qwen3-0.6b", ARCH("Qwen3") DIMS(28, 1024, 3072, 16, 8, 128, 151936) TIED PLAIN(1e-6, 40960) "}"},
+    {"qwen3-8b", ARCH("Qwen3") DIMS(36, 4096, 12288, 32, 8, 128, 151936) PLAIN(1e-6, 40960) "}"},
+    {"tiny", ARCH("Llama") DIMS(2, 64, 160, 4, 2, 16, 512) TIED LLAMA3(8.0) "}"}, /* for tests */
 };
 
-static const char *const configs[] = {
-    ARCH("Llama") DIMS(16, 2048, 8192, 32, 8, 64, 128256) TIED LLAMA3(32.0) "}",
-    ARCH("Llama") DIMS(28, 3072, 8192, 24, 8, 128, 128256) TIED LLAMA3(32.0) "}",
-    ARCH("Llama") DIMS(32, 4096, 14336, 32, 8, 128, 128256) LLAMA3(8.0) "}",
-    ARCH("Mistral") DIMS(32, 4096, 14336, 32, 8, 128, 32768) NO_WINDOW PLAIN(1e-5, 32768) "}",
-    ARCH("Qwen2") DIMS(28, 3584, 18944, 28, 4, 128, 152064) PLAIN(1e-6, 131072) "}",
-    ARCH("Qwen3") DIMS(28, 1024, 3072, 16, 8, 128, 151936) TIED PLAIN(1e-6, 40960) "}",
-    ARCH("Qwen3") DIMS(36, 4096, 12288, 32, 8, 128, 151936) PLAIN(1e-6, 40960) "}",
-    ARCH("Llama") DIMS(2, 64, 160, 4, 2, 16, 512) TIED LLAMA3(8.0) "}", /* for tests */
-};
-
-const char *const *model_shape_names(void)
-{
-    return names;
-}
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 status model_shape_config(model_config *c, const char *shape, err *e)
 {
-    *c = (model_config){0};
-    for (size_t i = 0; names[i]; i++)
-        if (strcmp(shape, names[i]) == 0) return model_config_parse(c, configs[i], strlen(configs[i]), shape, NULL, e);
     char list[160] = "";
     nearest near;
+    *c = (model_config){0};
     nearest_start(&near, shape);
-    for (size_t i = 0, n = 0; names[i] && n < sizeof list; i++) {
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
-        nearest_try(&near, names[i], strlen(names[i]));
+    for (size_t i = 0, n = 0; i < N_SHAPES && n < sizeof list; i++) {
+        const char *name = shapes[i].name, *config = shapes[i].config;
+        if (strcmp(shape, name) == 0) return model_config_parse(c, config, strlen(config), shape, NULL, e);
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", name);
+        nearest_try(&near, name, strlen(name));
     }
     return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape, nearest_hint(&near), list);
 }

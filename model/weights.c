@@ -489,10 +489,8 @@ void model_close(model *m)
 
 static void hash_rope(sha256 *hash, const rope_config *r)
 {
-    char line[512];
-    snprintf(line, sizeof line, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
-             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
-             r->attention_factor, r->truncate, (long long)r->original_max);
+    char line[ROPE_TEXT];
+    rope_text(line, r);
     sha256_add(hash, line, strlen(line));
 }
 

@@ -87,6 +87,9 @@ status config_copy(model_config *c, const model_config *from, err *e);
 /* Fills in n_params, n_kv and kv_window, which need no model. */
 status config_count(model_config *c, err *e);
 
+enum { ROPE_TEXT = 512 };
+/* Writes the parameters of a rotary embedding, without its width: equal ones have equal texts. */
+void rope_text(char out[ROPE_TEXT], const rope_config *r);
 /* Adds what of a config decides the numbers. */
 void config_hash(sha256 *hash, const model_config *c);
 /* Adds name, type, shape and pieces of a weight to a hash: enough to tell it from others without reading it all. */

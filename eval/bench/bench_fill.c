@@ -92,7 +92,7 @@ static void close_filler(filler *f, size_t channels)
 status fill_sessions(session *const *s, size_t n_sessions, const fill_options *o, err *e)
 {
     decoder *d = session_decoder(s[0]);
-    filler f = {.be = decoder_backend(d), .shape = decoder_attn_shape(d), .seed = o->seed};
+    filler f = {.be = decoder_model(d)->be, .shape = decoder_attn_shape(d), .seed = o->seed};
     size_t channels = (size_t)f.shape->n_kv_heads * (size_t)f.shape->head_dim;
     store_options store = {.n_tokens = o->n_tokens,
                            .after = o->after,
