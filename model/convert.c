@@ -78,8 +78,8 @@ static void give_up(converter *h, const weight_spec *w)
     if (w->slot != &h->m->lm_head || !h->m->config.tied) h->m->be->ops->release(h->m->be, w->slot->p, bytes);
 }
 
-/* Gives the slots their matrices, which lie one after the other at `at`, once they are converted to there if there is
- * room for work; NULL: without numbers. A tied output matrix leaves the embedding as it is. */
+/* Gives each slot its matrix, one after the other from `at` on, and converts it to there first if there is room for
+ * work. at NULL: types and shapes alone. A tied output matrix leaves the embedding as it is. */
 static status take(converter *h, unsigned char *at, err *e)
 {
     backend *be = h->m->be;

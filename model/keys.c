@@ -32,7 +32,7 @@ status keys_missing(const keys *k, const char *key)
     return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" is missing", k->file, k->prefix, key);
 }
 
-/* Gives a value of one of some types, a set of bits; NULL: absent or null. */
+/* Gives the value of a key, NULL where it is absent or null. types: a bit for each type that it may have. */
 static status get(const keys *k, const char *key, unsigned types, const char *expected, json_t **out)
 {
     json_t *j = json_object_get(k->obj, key);
