@@ -14,7 +14,7 @@ typedef struct {
 
 /* at: offset of the key_bits; group: tokens that share two levels. */
 void bits_declare(attn_decl *d, size_t at, int64_t group);
-/* Levels, open group and products are the paper's. */
+/* Products are the paper's. */
 void bits_reset(key_bits *b, const attn_view *v, int64_t group);
 
 #endif

@@ -9,7 +9,6 @@
 
 enum {
     P_G,
-    P_OPEN,
     P_SCORE,
     P_SINK,
     P_RECENT,
@@ -25,10 +24,6 @@ enum {
 
 static const attn_param params[] = {
     [P_G] = {"g", NULL, "tokens of a group of one channel that shares two levels", 32, 1, 1 << 16},
-    [P_OPEN] = {"open", "requant exact window keep",
-                "tokens of the newest, incomplete group: levels anew at each token, scored by their keys, levels of "
-                "the newest g tokens, or always attended",
-                FIER_REQUANT, 0, 3},
     [P_SCORE] = {"score", "float int8",
                  "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: faster, nearly the same "
                  "ranks",
@@ -51,12 +46,10 @@ typedef struct {
     key_bits bits;
 } fier_ctx;
 
-/* Most forced tokens at the end: the current one, the recent ones, or an open group. */
+/* Forced tokens at the end: the current one, or the recent ones. */
 static int64_t most_recent(const attn_spec *s)
 {
-    int64_t recent = s->value[P_RECENT] > 1 ? s->value[P_RECENT] : 1;
-    bool keep = s->value[P_OPEN] == FIER_KEEP;
-    return keep && s->value[P_G] > recent ? s->value[P_G] : recent;
+    return max64(s->value[P_RECENT], 1);
 }
 
 static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -76,11 +69,10 @@ static void fier_regions(const attn_spec *s, attn_regions *r)
 
 static retrieve_range fier_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    int64_t g = s->value[P_G], tail = n - 1;
-    if (s->value[P_OPEN] == FIER_KEEP) tail = min64(tail, n / g * g);
-    retrieve_range r = retrieve_items(o, first, n, tail, s->budget);
+    int64_t g = s->value[P_G];
+    retrieve_range r = retrieve_items(o, first, n, n - 1, s->budget);
     r.most = s->budget;
-    r.redo = s->value[P_OPEN] == FIER_WINDOW ? max64(n - g, 0) : n / g * g;
+    r.redo = n / g * g;
     return r;
 }
 
@@ -94,10 +86,7 @@ static void fier_reset(attn_view *v)
     fier_ctx *c = v->own;
     retrieve_reset(v);
     bits_reset(&c->bits, v, attn_get(v, P_G));
-    for (int l = 0; l < v->shape->n_layers; l++) {
-        c->bits.index[l].open = (fier_open)attn_get(v, P_OPEN);
-        c->bits.index[l].products = (fier_products)attn_get(v, P_SCORE);
-    }
+    for (int l = 0; l < v->shape->n_layers; l++) c->bits.index[l].products = (fier_products)attn_get(v, P_SCORE);
 }
 
 const attn_method attn_fier = {

@@ -132,7 +132,7 @@ static const struct {
     {"tova", "protect_last=0 tail=off"},
     {"oracle", "budget_mode=total pool=fixed of=candidates max"},
     {"quest", "est=mean budget_mode=total pool=fixed of=candidates max"},
-    {"fier", "levels=range budget_mode=total pool=fixed of=candidates max"},
+    {"fier", "open=requant levels=range budget_mode=total pool=fixed of=candidates max"},
     {"codes", "budget_mode=total pool=fixed of=candidates max"},
     {"pqcache", "retrain=0 budget_mode=total of=candidates max force_sink force_recent"},
     {"retroinfer", "rank=vote gqa=vote budget_mode=total force_sink force_recent"},

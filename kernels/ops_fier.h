@@ -5,9 +5,6 @@
 
 #include "kernels/ops_select.h"
 
-/* What scores the tokens of the newest, incomplete group (methods.md 7.3): levels of what it has, its keys,
- * levels of the newest `group` tokens, or nothing (it is always attended). */
-typedef enum { FIER_REQUANT, FIER_EXACT, FIER_WINDOW, FIER_KEEP } fier_open;
 typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` multiplies */
 
 /* A group is `group` consecutive tokens of one channel, from position 0.
@@ -22,7 +19,7 @@ typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` mu
  * add: groups that the keys complete or leave open get their levels and bits; complete ones never change again. lo and
  * hi are the minimum and the maximum of the keys of a channel, z = 0.5 (lo + hi) in float32, and a bit is x >= z.
  *
- * redo: ring and open group again, from the rows of the newest `group` slots (window) or of [n / group * group, n).
+ * redo: ring and open group again, from the rows of the slots [n / group * group, n).
  *
  * score: of token t, an estimate of q_h . k_t: a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in
  * the order of ops_select.h.
@@ -31,13 +28,11 @@ typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` mu
  *                m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),
  *                r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127)
  * Each operation is in float32, round to the nearest even; NaN is left out of maxima and clamped to the lower end. u
- * has 7 bits so that two products fit the 16 bits of a step that has no wider sums. FIER_EXACT: tokens of the open
- * group get q . k instead. */
+ * has 7 bits so that two products fit the 16 bits of a step that has no wider sums. */
 typedef struct {
     buf bits, levels, ring;
     dtype type;
     size_t n_kv_heads, head_dim, cap, group;
-    fier_open open;
     fier_products products;
 } fier_index;
 
@@ -46,18 +41,13 @@ static inline size_t fier_words(size_t head_dim)
     return (head_dim + 31) / 32;
 }
 
-/* Bytes that the scores of a kv head's candidates read: bits of whole words and the levels of the groups touched, and
- * the keys of an exactly scored open group. */
+/* Bytes that the scores of a kv head's candidates read: bits of whole words and the levels of the groups touched. */
 static inline uint64_t fier_head_bytes(const fier_index *x, item_range n)
 {
-    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n.n_slots / g * g : n.n_slots;
-    int64_t to = n.hi < open ? n.hi : open, exact = n.hi - (n.lo > open ? n.lo : open);
-    size_t row = x->head_dim * dtype_size(x->type);
-    uint64_t bytes = exact > 0 ? (uint64_t)exact * row : 0;
-    if (to > n.lo)
-        bytes +=
-            (uint64_t)(to - n.lo) * 4 * fier_words(x->head_dim) + (uint64_t)((to - 1) / g - n.lo / g + 1) * 2 * row;
-    return bytes;
+    int64_t g = (int64_t)x->group;
+    if (n.hi <= n.lo) return 0;
+    return (uint64_t)(n.hi - n.lo) * 4 * fier_words(x->head_dim) +
+           (uint64_t)((n.hi - 1) / g - n.lo / g + 1) * 2 * x->head_dim * dtype_size(x->type);
 }
 
 #endif

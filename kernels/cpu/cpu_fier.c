@@ -37,21 +37,21 @@ static void key_row(float *out, const new_keys *n, size_t head, size_t pos)
     n->kn->widen(out, half, x->type, d);
 }
 
-/* One group of one head: tokens [begin, to), levels from [from, to). rows: space for to - from rows. */
-static void set_group(const new_keys *n, size_t head, size_t from, size_t begin, size_t to, float *rows)
+/* One group of one head: tokens [begin, to). rows: space for to - begin rows. */
+static void set_group(const new_keys *n, size_t head, size_t begin, size_t to, float *rows)
 {
     const fier_index *x = n->x;
     float z[HEAD_DIM_MAX], lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX];
     size_t d = x->head_dim, es = dtype_size(x->type), words = fier_words(d), blocks = (x->cap + 31) / 32;
     size_t groups = (x->cap + x->group - 1) / x->group;
-    for (size_t p = from; p < to; p++) key_row(rows + (p - from) * d, n, head, p);
-    n->kn->fier_levels(z, lo, hi, rows, to - from, d);
+    for (size_t p = begin; p < to; p++) key_row(rows + (p - begin) * d, n, head, p);
+    n->kn->fier_levels(z, lo, hi, rows, to - begin, d);
     unsigned char *levels = x->levels.p + (head * groups + begin / x->group) * 2 * d * es;
     n->kn->narrow(levels, lo, x->type, d);
     n->kn->narrow(levels + d * es, hi, x->type, d);
     uint32_t *bits = (uint32_t *)(void *)x->bits.p + head * blocks * words * 32;
     for (size_t p = begin; p < to; p++)
-        n->kn->fier_bits(bits + p / 32 * words * 32 + p % 32, z, rows + (p - from) * d, d);
+        n->kn->fier_bits(bits + p / 32 * words * 32 + p % 32, z, rows + (p - begin) * d, d);
 }
 
 /* All groups that the new keys touch, and the ring. */
@@ -59,13 +59,8 @@ static void add_head(const new_keys *n, size_t head, float *rows)
 {
     const fier_index *x = n->x;
     size_t g = x->group, d = x->head_dim;
-    for (size_t begin = n->first / g * g; begin < n->end; begin += g) {
-        size_t to = begin + g < n->end ? begin + g : n->end, from = begin;
-        bool open = to - begin < g;
-        if (open && (x->open == FIER_EXACT || x->open == FIER_KEEP)) break;
-        if (open && x->open == FIER_WINDOW) from = to > g ? to - g : 0;
-        set_group(n, head, from, begin, to, rows);
-    }
+    for (size_t begin = n->first / g * g; begin < n->end; begin += g)
+        set_group(n, head, begin, begin + g < n->end ? begin + g : n->end, rows);
     for (size_t p = n->end > n->first + g ? n->end - g : n->first; p < n->end; p++)
         n->kn->narrow(ring_row(x, head, p), n->k + ((p - n->first) * x->n_kv_heads + head) * d, x->type, d);
 }
@@ -94,18 +89,12 @@ typedef struct {
     const fier_index *x;
     const cpu_kernels *kn;
     const float *q;
-    size_t group, open; /* query heads of a part; tokens from `open` on are scored by their keys */
+    size_t group; /* query heads of a part */
 } scorer;
 
 static scorer scorer_of(const cpu_kernels *kn, const score_job *j, size_t parts)
 {
-    const fier_index *x = j->index;
-    size_t n = (size_t)j->items.n_slots;
-    return (scorer){.x = x,
-                    .kn = kn,
-                    .q = f32_at(j->q, 0),
-                    .group = j->n_heads / parts,
-                    .open = x->open == FIER_EXACT ? n / x->group * x->group : n};
+    return (scorer){.x = j->index, .kn = kn, .q = f32_at(j->q, 0), .group = j->n_heads / parts};
 }
 
 /* Those of part i, s->group each. */
@@ -119,8 +108,7 @@ static void score_tokens(const scorer *s, size_t kv, const float *q, size_t t0, 
 {
     const fier_index *x = s->x;
     size_t d = x->head_dim, blocks = (x->cap + 31) / 32, groups = (x->cap + x->group - 1) / x->group;
-    size_t to = t1 < s->open ? t1 : s->open, first = t0 > s->open ? t0 : s->open;
-    for (size_t h = 0; h < s->group && to > t0; h += FIER_HEADS) {
+    for (size_t h = 0; h < s->group; h += FIER_HEADS) {
         fier_run r = {.q = q + h * d,
                       .bits = (const uint32_t *)(const void *)x->bits.p + kv * blocks * fier_words(d) * 32,
                       .levels = x->levels.p + kv * groups * 2 * d * dtype_size(x->type),
@@ -131,12 +119,10 @@ static void score_tokens(const scorer *s, size_t kv, const float *q, size_t t0, 
                       .score = out + h * stride,
                       .stride = stride,
                       .t0 = t0,
-                      .t1 = to};
+                      .t1 = t1};
         if (x->products == FIER_INT8) s->kn->fier_score_int8(&r);
         else s->kn->fier_score(&r);
     }
-    if (t1 > first) /* they are in one group, in a row of the ring */
-        s->kn->dots(out + (first - t0), stride, q, s->group, d, ring_row(x, kv, first), x->type, 0, t1 - first);
 }
 
 static void score_of_part(const cpu_kernels *kn, const score_job *j, size_t part, size_t parts, size_t from, size_t to,

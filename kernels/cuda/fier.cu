@@ -15,7 +15,6 @@ typedef struct {
     void *levels, *ring;
     size_t group, groups, blocks; /* of cap tokens */
     int heads, dim, words;
-    fier_open open;
     bool bytes; /* products of whole numbers */
 } ones;
 
@@ -30,7 +29,6 @@ static ones ones_of(const fier_index *x)
             (int)x->n_kv_heads,
             (int)x->head_dim,
             (int)fier_words(x->head_dim),
-            x->open,
             x->products == FIER_INT8};
 }
 
@@ -74,11 +72,9 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
 {
     int c = (int)threadIdx.x, head = blockIdx.y, word = c / WORD;
     int64_t g = (int64_t)x.group;
-    bool open = to - begin < g, inside = c < x.dim;
-    if (open && (x.open == FIER_EXACT || x.open == FIER_KEEP)) return;
-    int64_t from = open && x.open == FIER_WINDOW ? max(to - g, (int64_t)0) : begin;
+    bool inside = c < x.dim;
     channel<T> keys = {x, k, first, head, inside ? c : 0};
-    levels l = range_of(keys, from, to);
+    levels l = range_of(keys, begin, to);
     T *out = (T *)x.levels + (head * x.groups + (size_t)(begin / g)) * 2 * x.dim;
     if (inside) put_f32(&out[c], l.lo), put_f32(&out[x.dim + c], l.hi);
     unsigned mine = __ballot_sync(ALL_LANES, inside);
@@ -148,15 +144,15 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
 {
     const fier_index *index = (const fier_index *)redone;
     ones x = ones_of(index);
-    int64_t g = (int64_t)x.group, begin = n / g * g, from = x.open != FIER_WINDOW ? begin : n > g ? n - g : 0;
-    if (from == n || !cuda_begin(be, "fier.redo")) return;
+    int64_t g = (int64_t)x.group, begin = n / g * g;
+    if (begin == n || !cuda_begin(be, "fier.redo")) return;
     by_type(index->type, [&](auto t) {
         by_rows(rows->type, [&](auto r) {
             typedef decltype(t) T;
             typedef decltype(r) R;
-            cudaError_t rc = launch(redo_ring_k<T, R>, dim3((unsigned)(n - from), (unsigned)x.heads), channels(&x), 0,
-                                    cuda_stream(be), x, rows_of(rows, false), from);
-            if (rc == cudaSuccess && begin < n)
+            cudaError_t rc = launch(redo_ring_k<T, R>, dim3((unsigned)(n - begin), (unsigned)x.heads), channels(&x), 0,
+                                    cuda_stream(be), x, rows_of(rows, false), begin);
+            if (rc == cudaSuccess)
                 rc = launch(redo_group_k<T>, dim3(1, (unsigned)x.heads), channels(&x), 0, cuda_stream(be), x, begin, n);
             cuda_check(be, rc, "fier.redo [%d, %d]", x.heads, x.dim);
         });
@@ -383,13 +379,11 @@ static __device__ __forceinline__ void round_queries(signed char *p, float *larg
 }
 
 /* What fier_head_bytes counts of the tokens [from, end). */
-template <class T>
-static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int64_t end, int64_t open)
+template <class T> static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int64_t to)
 {
-    int64_t g = (int64_t)x.group, to = min(end, open), exact = end - max(from, open);
-    unsigned long long row = x.dim * sizeof(T), bytes = exact > 0 ? (unsigned long long)exact * row : 0;
-    if (to > from) bytes += (to - from) * 4ull * x.words + ((to - 1) / g - from / g + 1) * 2ull * row;
-    return bytes;
+    int64_t g = (int64_t)x.group;
+    if (to <= from) return 0;
+    return (to - from) * 4ull * x.words + ((to - 1) / g - from / g + 1) * 2ull * x.dim * sizeof(T);
 }
 
 typedef struct {
@@ -397,7 +391,7 @@ typedef struct {
     float *score;
     size_t stride;
     const float *q;
-    int64_t n, lo, hi;
+    int64_t lo, hi;
     list_groups of;
     unsigned long long *read;
 } fier_scores;
@@ -405,7 +399,7 @@ typedef struct {
 /* A token a lane: its number where it is scored. */
 typedef struct {
     int token;
-    bool inside, exact; /* exact: by its key in the ring */
+    bool inside;
 } lane_token;
 
 /* The words of a lane's token, WORD apart, into shared memory. */
@@ -422,11 +416,11 @@ static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, 
         if (w < x.words) to[w * WORD] = bits[w];
 }
 
-/* Scores of a warp's tokens that have levels, with n <= G queries: for one group after the other of those that they
- * touch, most often one. estimate(mine, group): of the lanes that are in it. */
+/* Scores of a warp's tokens with n <= G queries: for one group after the other of those that they touch, most often
+ * one. estimate(mine, group): of the lanes that are in it. */
 template <class F> static __device__ __forceinline__ void by_groups(const ones &x, const lane_token &l, F estimate)
 {
-    unsigned left = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
+    unsigned left = __ballot_sync(ALL_LANES, l.inside), lane = threadIdx.x % 32;
     int group = (int)((unsigned)l.token / (unsigned)x.group);
     while (left) {
         int now = __shfl_sync(ALL_LANES, group, __ffs((int)left) - 1);
@@ -455,37 +449,15 @@ static __host__ __device__ __forceinline__ score_room score_room_of(const ones &
     return r;
 }
 
-/* Tokens of an incomplete group that are scored by their keys: two at a time, half a warp each. */
-template <class T, int G>
-static __device__ __forceinline__ void score_by_keys(float s[G], const ones &x, const lane_token &l, int head,
-                                                     const float *q, int n)
-{
-    unsigned left = __ballot_sync(ALL_LANES, l.exact), lane = threadIdx.x % 32, part = lane % PARTS;
-    for (unsigned pair = 0; pair < 16 && left; pair++) {
-        unsigned whose = 2 * pair + lane / PARTS;
-        size_t at = (unsigned)__shfl_sync(ALL_LANES, l.token, (int)whose) % x.group;
-        float k[MOST_CHANNELS];
-        if (!(left >> 2 * pair & 3)) continue;
-        load_part(k, (const T *)x.ring + (head * x.group + at) * x.dim, (int)part, left >> whose & 1 ? x.dim : 0);
-#pragma unroll
-        for (int g = 0; g < G; g++) {
-            float y = dot_parts(k, q + min(g, n - 1) * x.dim, (int)part, x.dim);
-            y = __shfl_sync(ALL_LANES, y, (int)(lane % 2 * PARTS));
-            if (lane / 2 == pair && l.exact) s[g] = y;
-        }
-    }
-}
-
 /* What is read of the tokens of a place's group, or by the first of all blocks of the whole job. */
-template <class T>
-static __device__ void count_scored(const fier_scores &j, const places &in, int64_t place, int64_t open)
+template <class T> static __device__ void count_scored(const fier_scores &j, const places &in, int64_t place)
 {
     if (!j.read) return;
     if (!j.of.group) {
-        if (place == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi, open) * j.x.heads);
+        if (place == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi) * j.x.heads);
     } else if (place < in.n * in.per && place % in.per == 0) {
         int64_t begin = item_of(in, place);
-        atomicAdd(j.read, bytes_read<T>(j.x, max(begin, j.lo), min(begin + in.per, j.hi), open));
+        atomicAdd(j.read, bytes_read<T>(j.x, max(begin, j.lo), min(begin + in.per, j.hi)));
     }
 }
 
@@ -520,15 +492,14 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int head = (int)blockIdx.y * x.heads / (int)gridDim.y, first, chunks = chunks_of(j.lo, j.hi, &first);
-    int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? j.n / g * g : j.n;
     int64_t begin = (int64_t)blockIdx.x * VOTE_ITEMS, place = begin + threadIdx.x;
     places in = {NULL, 1, j.hi, j.lo, j.hi};
     if (j.of.group) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
-    count_scored<T>(j, in, place, open);
+    count_scored<T>(j, in, place);
     if (j.of.group ? begin >= in.n * in.per : begin + VOTE_ITEMS <= j.lo || begin >= j.hi) return;
     bool inside = place >= in.first && place < in.end, blank = j.of.group && place < in.n * in.per;
     int64_t token = !inside ? 0 : j.of.group ? item_of(in, place) : place;
-    lane_token l = {(int)token, inside, inside && token >= open};
+    lane_token l = {(int)token, inside};
     int step = float_sums<T, G>::step_of(x.words), warp = threadIdx.x / 32;
     score_room at = score_room_of(x, group, step);
     uint32_t *word = (uint32_t *)mine + at.words + warp * x.words * WORD;
@@ -563,7 +534,6 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
                 if (in_group) t.estimate(s, word + threadIdx.x % 32);
             });
         }
-        score_by_keys<T, G>(s, x, l, head, q, n);
 #pragma unroll
         for (int i = 0; i < G; i++)
             if (i < n && (inside || blank)) j.score[(all + i) * j.stride + place] = s[i];
@@ -585,7 +555,6 @@ static fier_scores fier_scores_of(const score_job &j)
             ptr<float>(j.score),
             j.stride,
             ptr<float>(j.q),
-            j.items.n_slots,
             j.items.lo,
             j.items.hi,
             groups_of(j.spans),

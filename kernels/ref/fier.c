@@ -40,11 +40,10 @@ static levels range_of(const fier_index *x, const new_keys *n, size_t head, size
     return (levels){0.5f * (lo + hi), lo, hi};
 }
 
-/* Levels from the keys [from, to), bits of the tokens [begin, to) of one group. */
-static void set_channel(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t begin,
-                        int64_t to)
+/* Levels and bits of the tokens [begin, to) of one group. */
+static void set_channel(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t begin, int64_t to)
 {
-    levels l = range_of(x, n, head, c, from, to);
+    levels l = range_of(x, n, head, c, begin, to);
     size_t groups = (x->cap + x->group - 1) / x->group, blocks = (x->cap + 31) / 32, words = fier_words(x->head_dim);
     size_t at = (head * groups + (size_t)begin / x->group) * 2 * x->head_dim + c;
     ref_put(x->levels, x->type, at, l.lo);
@@ -59,12 +58,8 @@ static void set_channel(const fier_index *x, const new_keys *n, size_t head, siz
 /* The group that starts at `begin` and has tokens up to `to`. */
 static void set_group(const fier_index *x, const new_keys *n, int64_t begin, int64_t to)
 {
-    int64_t g = (int64_t)x->group;
-    bool open = to - begin < g;
-    if (open && (x->open == FIER_EXACT || x->open == FIER_KEEP)) return;
-    int64_t from = open && x->open == FIER_WINDOW ? (to > g ? to - g : 0) : begin;
     for (size_t h = 0; h < x->n_kv_heads; h++)
-        for (size_t c = 0; c < x->head_dim; c++) set_channel(x, n, h, c, from, begin, to);
+        for (size_t c = 0; c < x->head_dim; c++) set_channel(x, n, h, c, begin, to);
 }
 
 static void add_keys(const index_add_job *j)
@@ -88,10 +83,10 @@ void ref_fier_add(backend *be, const index_add_job *jobs, size_t n)
 void ref_fier_redo(backend *be, const void *index, const kv_rows *rows, int64_t n)
 {
     const fier_index *x = index;
-    int64_t g = (int64_t)x->group, begin = n / g * g, from = x->open != FIER_WINDOW ? begin : n > g ? n - g : 0;
+    int64_t g = (int64_t)x->group, begin = n / g * g;
     new_keys none = {{NULL}, n};
     for (size_t h = 0; h < x->n_kv_heads; h++)
-        for (int64_t p = from; p < n; p++) {
+        for (int64_t p = begin; p < n; p++) {
             float row[256];
             ref_k_row(row, rows, h, p);
             for (size_t c = 0; c < x->head_dim; c++) ref_put(x->ring, x->type, ring_at(x, h, p, c), row[c]);
@@ -152,16 +147,6 @@ static float estimate(const fier_index *x, size_t head, int64_t t, const float *
     return x->products == FIER_INT8 ? sum_of_bytes(x, head, t, q, span, a) : sum_of_pairs(x, head, t, q, span, a);
 }
 
-/* n: tokens in all. */
-static float token_score(const fier_index *x, size_t head, int64_t t, const float *q, int64_t n)
-{
-    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n / g * g : n;
-    float k[256];
-    if (t < open) return estimate(x, head, t, q);
-    for (size_t c = 0; c < x->head_dim; c++) k[c] = ref_get(x->ring, x->type, ring_at(x, head, t, c));
-    return ref_dot16(q, k, x->head_dim);
-}
-
 uint64_t fier_job_bytes(const score_job *j)
 {
     const fier_index *x = j->index;
@@ -207,8 +192,8 @@ static void score_tokens(const score_job *j)
         span_list l = ref_part_places(j, h / (j->n_heads / parts), parts);
         ref_span_blanks(out, j->stride, 1, &l);
         for (int64_t p = l.first; p < l.end; p++)
-            out[p] = token_score(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),
-                                 (const float *)(void *)j->q.p + h * x->head_dim, j->items.n_slots);
+            out[p] = estimate(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),
+                              (const float *)(void *)j->q.p + h * x->head_dim);
     }
     add_bytes(j->read, fier_job_bytes(j));
 }

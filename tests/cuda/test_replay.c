@@ -389,8 +389,7 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
                                .n_kv_heads = KV,
                                .head_dim = DIM,
                                .cap = CAP,
-                               .group = GROUP,
-                               .open = FIER_EXACT};
+                               .group = GROUP};
         add[0][j] = (index_add_job){&pages[j], from[j], k, new_keys};
         add[1][j] = (index_add_job){&ones[j], from[j], k, new_keys};
         score[0][j] = (score_job){.index = &pages[j],

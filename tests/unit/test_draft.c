@@ -20,8 +20,7 @@ enum { LIMIT = 128, PROMPT = 45, MOST = SESSION_VERIFY_ROWS - 1 };
 /* Budgets that the prompt exceeds, borders of pages, groups and rings among the tokens behind it. */
 static const char *const drafts[] = {
     "fier:budget=16:g=8:skip=0",
-    "fier:budget=16:g=8:skip=1:open=window",
-    "fier:budget=24:g=8:skip=0:open=keep",
+    "fier:budget=16:g=8:skip=1",
     "fier:budget=16:g=8:skip=0:coarse=8:coarse_keep=1",
     "quest:budget=16:page=4:skip=0",
     "quest:budget=16:page=8:skip=1:gqa=per_q",

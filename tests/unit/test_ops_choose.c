@@ -354,13 +354,8 @@ static void page_reduce(op_run *x, const int64_t *p)
 
 static fier_index bits_of(op_run *x, size_t n, size_t dim, const int64_t *p, dtype t)
 {
-    fier_index f = {.type = t,
-                    .n_kv_heads = KV,
-                    .head_dim = dim,
-                    .cap = n,
-                    .group = (size_t)p[0],
-                    .open = (fier_open)p[1],
-                    .products = (fier_products)p[2]};
+    fier_index f = {
+        .type = t, .n_kv_heads = KV, .head_dim = dim, .cap = n, .group = (size_t)p[0], .products = (fier_products)p[1]};
     f.bits = op_inout(x, NULL, KV * ((n + 31) / 32) * fier_words(dim) * 128, BITS, 0);
     f.levels = op_inout(x, NULL, KV * ((n + f.group - 1) / f.group) * 2 * dim * dtype_size(t), BITS, 0);
     f.ring = op_inout(x, NULL, KV * f.group * dim * dtype_size(t), BITS, 0);
@@ -394,9 +389,9 @@ static void fier(op_run *x, const int64_t *p)
            stride = n + 3;
     dtype t = (dtype)p[3];
     fier_index a = bits_of(x, n, dim, p + 4, t), b = bits_of(x, n, dim, p + 4, t);
-    buf k = keys_of(x, n, dim, p[7]), q = op_floats(x, heads * dim);
+    buf k = keys_of(x, n, dim, p[6]), q = op_floats(x, heads * dim);
     static const float odd[] = {NAN, INFINITY, -INFINITY, 1e-42f, 3e38f, 0};
-    for (size_t i = 0; i < 6 && p[7]; i++) x->be->ops->upload(x->be, buf_at(q, i % heads * dim * 4), &odd[i], 4);
+    for (size_t i = 0; i < 6 && p[6]; i++) x->be->ops->upload(x->be, buf_at(q, i % heads * dim * 4), &odd[i], 4);
     kv_rows rows = rows_of(x, k, n, dim, t);
     o->add(x->be, &(index_add_job){&a, 0, k, n}, 1);
     o->add(x->be, &(index_add_job){&b, 0, k, half}, 1);
@@ -405,15 +400,15 @@ static void fier(op_run *x, const int64_t *p)
            bits = KV * ((n + 31) / 32) * fier_words(dim) * 128;
     op_equal(x, a.levels, b.levels, levels, "levels, one by one");
     op_equal(x, a.bits, b.bits, bits, "bits, one by one");
-    item_range to = candidates(n, p[8] ? (int64_t)n / 3 : 0, (int64_t)n), back = candidates(half, 0, (int64_t)half);
+    item_range to = candidates(n, p[7] ? (int64_t)n / 3 : 0, (int64_t)n), back = candidates(half, 0, (int64_t)half);
     score_job j = score_of(&a, scores_out(x, heads * stride), stride, q, heads, to, op_read(x));
     o->score(x->be, &j, 1);
     o->redo(x->be, &b, &rows, (int64_t)half);
     j = score_of(&b, scores_out(x, heads * stride), stride, q, heads, back, NONE);
     o->score(x->be, &j, 1);
     fier_add_rest(x, &b, k, half, n);
-    if (p[5] != FIER_EXACT && p[5] != FIER_KEEP) op_same(x, a.levels, b.levels, levels, "levels after a rewind");
-    if (p[5] != FIER_EXACT && p[5] != FIER_KEEP) op_same(x, a.bits, b.bits, bits, "bits after a rewind");
+    op_same(x, a.levels, b.levels, levels, "levels after a rewind");
+    op_same(x, a.bits, b.bits, bits, "bits after a rewind");
     if (heads == KV) return;
     buf score = op_in(x, NULL, 4 * heads * stride), by_two = op_inout(x, NULL, 4 * KV * stride, UNIT, 1e-4),
         vote = op_inout(x, NULL, 4 * KV * stride, UNIT, 1e-4);
@@ -423,7 +418,7 @@ static void fier(op_run *x, const int64_t *p)
                                 1);
     j.votes = vote, j.scale = 0.25f, j.read = op_read(x);
     o->score(x->be, &j, 1);
-    if (!p[7]) op_same(x, by_two, vote, 4 * KV * stride, "vote is score and combine");
+    if (!p[6]) op_same(x, by_two, vote, 4 * KV * stride, "vote is score and combine");
 }
 
 /* Whole numbers that 8 and 7 bits hold, also where all are as large as can be: products are exact. */
@@ -431,7 +426,7 @@ static void fier_whole(op_run *x, const int64_t *p)
 {
     enum { D = 256, N = 64, H = KV * 5 };
     static float k[N * KV * D], q[H * D];
-    const int64_t form[] = {32, FIER_REQUANT, FIER_INT8};
+    const int64_t form[] = {32, FIER_INT8};
     fier_index f = bits_of(x, N, D, form, DT_F32);
     for (size_t c = 0; c < KV * D; c++) {
         float span = p[0] || c % D == 3 ? 127 : (float)op_int(x, 0, 127), base = (float)op_int(x, -4, 4);
@@ -553,7 +548,7 @@ static void spans(op_run *x, const int64_t *p)
 static void jobs(op_run *x, const int64_t *p)
 {
     enum { JOBS = 3, D = 16, N = 3000, PAGE = 4 };
-    const int64_t length[JOBS] = {p[0], p[1], p[2]}, form[] = {8, FIER_EXACT, FIER_FLOAT};
+    const int64_t length[JOBS] = {p[0], p[1], p[2]}, form[] = {8, FIER_FLOAT};
     size_t heads = KV * 3;
     fier_index bits[2 * JOBS];
     quest_index bounds[2 * JOBS];
@@ -675,21 +670,20 @@ static const op_test tests[] = {
      260,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(FIER_FLOAT),
-      OP_P(0), OP_BOOL}},
+     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(FIER_FLOAT), OP_P(0),
+      OP_BOOL}},
     {"fier: products of 8 bits",
      fier,
      130,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(0), OP_P(FIER_INT8), OP_BOOL,
-      OP_BOOL}},
+     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(FIER_INT8), OP_BOOL, OP_BOOL}},
     {"fier: votes in chunks",
      fier,
      9,
      4,
      0,
-     {OP_P(16), OP_P(2, 3, 17), OP_P(4300), OP_TYPES, OP_P(32, 7, 2000), OP_P(0, 1), OP_BOOL, OP_P(0), OP_BOOL}},
+     {OP_P(16), OP_P(2, 3, 17), OP_P(4300), OP_TYPES, OP_P(32, 7, 2000), OP_BOOL, OP_P(0), OP_BOOL}},
     {"fier: whole numbers", fier_whole, 2, 1, 0, {OP_BOOL}},
     {"spans of items",
      spans,

@@ -25,7 +25,7 @@ static const struct {
     {"quest:skip=1:budget=24:page=4:score=est:g=8", ATTN_REUSE_ANY},
     {"quest:skip=0:budget=12:page=4:coarse=8:coarse_keep=1", ATTN_REUSE_ANY},
     {"fier:skip=0:budget=20:g=8", ATTN_REUSE_ANY},
-    {"fier:skip=1:budget=20:g=12:open=window:score=int8", ATTN_REUSE_ANY},
+    {"fier:skip=1:budget=20:g=12:score=int8", ATTN_REUSE_ANY},
     {"fier:skip=0:budget=20:g=8:tail=sample:6", ATTN_REUSE_ANY},
     {"fier:skip=0:budget=12:g=8:coarse=8:coarse_keep=1", ATTN_REUSE_ANY},
     {"pqcache:budget=20:sink=4:bits=3:p=0.7:min=1", ATTN_REUSE_ANY},

@@ -132,7 +132,6 @@ static const struct {
     {"quest:budget=8:page=8:skip=0", 3 * 8, true},
     {"quest:budget=24:page=4:skip=0:force_sink=5:force_recent=6", 24, true},
     {"fier:budget=20:g=8:skip=0", 20, true},
-    {"fier:budget=20:g=8:skip=0:open=keep", 20, true},
     {"pqcache:budget=16:sink=3:bits=2", 16, true},
     {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", 24, false},
     {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", 4 + 6 + 8 + 5, true},

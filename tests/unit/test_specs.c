@@ -114,7 +114,6 @@ static const struct {
     {"fier:p=0.9:budget=63", "min 64, expected at most the budget, 63", NULL},
     {"quest:budget=15", "at least one page = 16", NULL},
     {"quest:coarse=40", "coarse 40, expected whole pages of 16 tokens", NULL},
-    {"fier:budget=31:open=keep", "at least 32", NULL},
     {"fier:budget=8:force_sink=4:force_recent=5", "at least 9", NULL},
     {"pqcache:budget=33", "budget 33 is too small, at least sink + local + 1 = 34", NULL},
     {"pqcache:m=17", "m='17', expected a number from 1 to 16", NULL},
