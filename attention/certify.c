@@ -53,26 +53,6 @@ void certify_reset(attn_certify *c, const attn_view *v, float eps)
     if (eps > 0) v->be->ops->upload(v->be, c->counts, zero, sizeof zero);
 }
 
-void certify_errors(const attn_certify *const *c, backend *be, score_job *jobs, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        jobs[i].score = c[i]->error;
-        jobs[i].read = (buf){NULL};
-    }
-    be->ops->certify->bound(be, jobs, n);
-}
-
-certify_job certify_job_of(const attn_certify *c, const attn_view *v, int layer)
-{
-    size_t heads = (size_t)v->shape->n_heads;
-    return (certify_job){.error = c->error,
-                         .n_heads = heads,
-                         .scale = v->shape->scale,
-                         .eps = c->eps,
-                         .bound = buf_at(c->bound, (size_t)layer * heads * sizeof(float)),
-                         .counts = c->counts};
-}
-
 /* The number of tokens that a share of the lists has at most, to a thirty-second. */
 static int64_t tokens_at(const uint64_t *counts, double share)
 {

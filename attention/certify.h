@@ -28,10 +28,6 @@ status certify_check(const attn_spec *s, float eps, gqa_mode gqa, bool p, err *e
 /* Where eps > 0. at: offset of the attn_certify, places: columns of a head's scores. */
 void certify_declare(attn_decl *d, size_t at, int64_t places);
 void certify_reset(attn_certify *c, const attn_view *v, float eps);
-/* Turns jobs of coded.score into those of the bounds of these scores, and runs them; at most ATTN_TOGETHER. */
-void certify_errors(const attn_certify *const *c, backend *be, score_job *jobs, size_t n);
-/* A job of a layer but for the scores, their order, the lists and `least`. */
-certify_job certify_job_of(const attn_certify *c, const attn_view *v, int layer);
 /* What was counted since the sequence was reset. */
 attn_certified certify_counted(const attn_certify *c, backend *be);
 

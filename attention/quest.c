@@ -123,8 +123,8 @@ static void quest_reset(attn_view *v)
     retrieve_reset(v);
     if (how == SCORE_EST) bits_reset(&c->bits, v, attn_get(v, P_G));
     else bounds_reset(&c->bounds, v, attn_get(v, P_PAGE), (quest_how)how);
-    for (int l = 0; l < v->shape->n_layers && c->r.coarse.rule.tokens && how == QUEST_MAXCH; l++)
-        c->r.coarse.bounds.index[l].how = QUEST_MAXCH;
+    for (int l = 0; l < v->shape->n_layers && c->r.o.span && how == QUEST_MAXCH; l++)
+        c->r.span.bounds.index[l].how = QUEST_MAXCH;
 }
 
 static const retrieve_kind by_tokens = {.granule = "page",

@@ -6,6 +6,61 @@
 #include <stddef.h>
 #include <string.h>
 
+/* ---- options ---- */
+
+static const retrieve_kind *kind_of(const attn_spec *s)
+{
+    const retrieve_kind *k = s->method->kind;
+    return k->of ? k->of(s) : k;
+}
+
+static retrieve_options options_of(const attn_spec *s)
+{
+    const retrieve_kind *k = kind_of(s);
+    int64_t span = attn_value(s, "coarse", 0), keep = attn_value(s, "coarse_keep", 0);
+    return (retrieve_options){.granule = k->granule ? attn_value(s, k->granule, 1) : 1,
+                              .sink = attn_value(s, "force_sink", 0),
+                              .recent = attn_value(s, "force_recent", 0),
+                              .gqa = attn_gqa(s),
+                              .p = (float)attn_value(s, "p", 0) / ATTN_FRACTION,
+                              .least = attn_value(s, "min", 0),
+                              .draws = attn_value(s, "calibrate", 0),
+                              .sample = attn_value(s, "tail", 0),
+                              .seed = attn_value(s, "tail_seed", 0),
+                              .eps = certify_eps(attn_value(s, "certify", 0)),
+                              .span = span,
+                              .spans = span ? (keep * s->budget + span - 1) / span : 0};
+}
+
+static status check_draws(const attn_spec *s, const retrieve_options *o, err *e)
+{
+    char store[64];
+    if (!o->draws) return ST_OK;
+    kv_format_text(&s->kv, store, sizeof store);
+    if (o->p == 0) return err_set(e, ST_USAGE, "%s: calibrate says how p is meant, and there is no p", s->text);
+    if (o->span)
+        return err_set(e, ST_USAGE, "%s: calibrate needs scores of all tokens, and coarse leaves some out", s->text);
+    if (o->draws == 1) return err_set(e, ST_USAGE, "%s: calibrate=1: one token has no slope, at least 2", s->text);
+    if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
+        return err_set(e, ST_USAGE, "%s: calibrate over store %s: exact keys are expected, f32, f16 or bf16", s->text,
+                       store);
+    if (s->tier.kind != KV_DEVICE)
+        return err_set(e, ST_USAGE, "%s: calibrate reads some keys of each step, which --kv-tier %s has elsewhere",
+                       s->text, kv_tier_name(s->tier.kind));
+    return ST_OK;
+}
+
+status retrieve_check(const attn_spec *s, err *e)
+{
+    const retrieve_options o = options_of(s);
+    TRY(check_draws(s, &o, e));
+    TRY(certify_check(s, o.eps, o.gqa, o.p > 0, e));
+    if ((o.p > 0 || o.eps > 0) && o.least > s->budget)
+        return err_set(e, ST_USAGE, "%s: min %lld, expected at most the budget, %lld", s->text, (long long)o.least,
+                       (long long)s->budget);
+    return ST_OK;
+}
+
 static const char *retrieve_alone(const attn_spec *s)
 {
     return attn_gqa(s) == GQA_LAYER_VOTE
@@ -34,19 +89,62 @@ retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t 
 
 #define AT(member) offsetof(retrieve, member)
 
+static int64_t items_of(const retrieve_options *o, int64_t n_tokens)
+{
+    return (n_tokens + o->granule - 1) / o->granule;
+}
+
+static int64_t spans_of(const retrieve_options *o, int64_t n_tokens)
+{
+    return (n_tokens + o->span - 1) / o->span;
+}
+
+/* Spans of a list. */
+static int64_t most_kept(const retrieve_options *o, int64_t n_tokens)
+{
+    return min64(o->spans, spans_of(o, n_tokens));
+}
+
+/* Places (ops_select.h) of a list: how many scores the index has at most. */
+static int64_t places_of(const retrieve_options *o, int64_t n_tokens)
+{
+    return o->span ? most_kept(o, n_tokens) * (o->span / o->granule) : items_of(o, n_tokens);
+}
+
+static void declare_spans(attn_decl *d, const retrieve_options *o, size_t heads, size_t lists)
+{
+    int64_t n = d->lim->n_tokens;
+    bounds_declare(d, AT(span.bounds), "span bounds", o->span, QUEST_SUM);
+    decl_bytes(d, MEM_SCRATCH, AT(span.score), "scores of spans",
+               (heads + lists) * (size_t)spans_of(o, n) * sizeof(float));
+    decl_bytes(d, MEM_SCRATCH, AT(span.kept.span), "lists of spans", lists * (size_t)most_kept(o, n) * sizeof(int32_t));
+    decl_bytes(d, MEM_SCRATCH, AT(span.kept.range), "lists of spans", lists * 2 * sizeof(int64_t));
+}
+
+static void declare_sample(attn_decl *d, size_t lists, int64_t most)
+{
+    size_t heads = (size_t)d->shape->n_heads;
+    decl_scratch(d, AT(sample.idx), "samples", lists * sizeof(int32_t), most);
+    decl_scratch(d, AT(sample.range), "samples", 2 * sizeof(int64_t), (int64_t)lists);
+    decl_scratch(d, AT(sample.left), "samples", sizeof(int64_t), (int64_t)lists);
+    decl_scratch(d, AT(sample.bias), "samples", heads * sizeof(float), most);
+    decl_scratch(d, AT(sample.scores), "samples", heads * sizeof(float), most);
+    decl_scratch(d, AT(sample.missed), "samples", 2 * sizeof(float), (int64_t)heads);
+}
+
 static void retrieve_declare(attn_decl *d)
 {
     const attn_shape *sh = d->shape;
-    const retrieve_kind *kind = retrieve_kind_of(d->spec);
-    const retrieve_options o = retrieve_options_of(d->spec);
+    const retrieve_kind *kind = kind_of(d->spec);
+    const retrieve_options o = options_of(d->spec);
     size_t layers = (size_t)sh->n_layers, heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
     size_t lists = gqa_lists(o.gqa, heads, kv);
-    int64_t n = d->lim->n_tokens, items = (n + o.granule - 1) / o.granule;
+    int64_t n = d->lim->n_tokens, items = items_of(&o, n);
     int64_t most = min64(kind->range(d->spec, &o, 0, n).most, n);
     d->choose_lists = lists;
-    if (o.coarse.tokens) coarse_declare(d, AT(coarse), &o.coarse, o.gqa);
-    else d->choose_items = items;
-    if (o.coarse.tokens) items = coarse_places(&o.coarse, n);
+    d->choose_items = o.span ? spans_of(&o, n) : items;
+    if (o.span) declare_spans(d, &o, heads, lists);
+    items = places_of(&o, n);
     decl_bytes(d, MEM_HOST, AT(range), "selection", layers * sizeof(retrieve_range));
     decl_bytes(d, MEM_HOST, AT(chooses), "selection", layers * sizeof(bool));
     decl_bytes(d, MEM_SCRATCH, AT(score), "scores", (heads + lists) * (size_t)items * sizeof(float));
@@ -57,7 +155,7 @@ static void retrieve_declare(attn_decl *d)
     if (o.draws) decl_bytes(d, MEM_SCRATCH, AT(slopes), "selected slots", lists * sizeof(float));
     if (o.eps > 0) certify_declare(d, AT(certify), items);
     decl_bytes(d, MEM_SCRATCH, AT(ranges), "selected slots", layers * lists * 2 * sizeof(int64_t));
-    tail_declare(d, AT(tail), lists, o.sample);
+    if (o.sample) declare_sample(d, lists, o.sample);
     if (o.gqa == GQA_MEAN_Q)
         decl_bytes(d, MEM_SCRATCH, AT(probe), "mean queries", kv * (size_t)sh->head_dim * sizeof(float));
 }
@@ -69,17 +167,94 @@ static retrieve *own(const selection *s)
     return retrieve_of(s->t->v);
 }
 
+static score_job score_of(const selection *s, const void *index)
+{
+    return (score_job){.index = index,
+                       .q = s->q,
+                       .n_heads = s->n_heads,
+                       .score = s->raw,
+                       .stride = s->list.stride,
+                       .items = s->scored,
+                       .spans = s->list.spans,
+                       .scale = s->t->v->shape->scale,
+                       .read = attn_index_read(s->t->v)};
+}
+
+/* A job that scores a selection's items by the method's index. */
+static score_job rank_of(const selection *s)
+{
+    return score_of(s, index_of(s->t->v, s->layer));
+}
+
+/* Combines raw scores into the list's. */
+static combine_job combine_of(const selection *s)
+{
+    const choose_job *l = &s->list;
+    return (combine_job){l->score,      s->raw,        l->stride,     s->n_heads,           l->n_lists,
+                         s->columns.lo, s->columns.hi, own(s)->o.gqa, s->t->v->shape->scale};
+}
+
+/* The choice of the spans in which a selection's candidates lie; combined scores lie behind the raw ones. */
+static selection span_selection(const selection *s)
+{
+    const retrieve *r = own(s);
+    const span_level *c = &r->span;
+    int64_t lo = s->list.items.lo, hi = s->list.items.hi, first = lo / c->per;
+    int64_t end = hi > lo ? (hi - 1) / c->per + 1 : first, kept = min64(end - first, r->o.spans);
+    bool ends = kept > 2; /* that leaves a choice */
+    item_range spans = {end, first, end};
+    int64_t head = ends && first == 0, tail = ends ? end - 1 : end;
+    buf behind = buf_at(c->score, s->n_heads * (size_t)c->most * sizeof(float));
+    return (selection){.t = s->t,
+                       .layer = s->layer,
+                       .q = s->q,
+                       .n_heads = s->n_heads,
+                       .raw = c->score,
+                       .scored = spans,
+                       .columns = spans,
+                       .list = {.score = s->n_heads == r->n_lists ? c->score : behind,
+                                .items = spans,
+                                .head = head,
+                                .tail = tail,
+                                .k = kept - head - (end - tail),
+                                .n_lists = r->n_lists,
+                                .stride = (size_t)c->most,
+                                .granule = 1,
+                                .most = c->most,
+                                .idx_stride = (int64_t)c->kept.stride,
+                                .idx = c->kept.span,
+                                .range = c->kept.range}};
+}
+
+/* Chooses the best spans of the candidates: sets list.spans, which stay until the next call, and columns to their
+ * places. */
 static void choose_spans(selection *s, size_t n)
 {
-    coarse *spans[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) spans[i] = &own(&s[i])->coarse;
-    coarse_choose(spans, s, n);
+    score_job score[ATTN_TOGETHER];
+    combine_job combine[ATTN_TOGETHER];
+    choose_job choose[ATTN_TOGETHER];
+    const attn_view *v = s->t->v;
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++) {
+        const span_level *c = &own(&s[i])->span;
+        const selection spans = span_selection(&s[i]);
+        int64_t all = spans.scored.hi - spans.scored.lo, kept = min64(all, own(&s[i])->o.spans);
+        choose[i] = spans.list;
+        s[i].list.spans = &c->kept;
+        s[i].columns = (item_range){.hi = kept * c->per};
+        if (kept == all) continue; /* all, whatever their scores */
+        score[m] = score_of(&spans, &c->bounds.index[s[i].layer]);
+        combine[m++] = combine_of(&spans);
+    }
+    if (m > 0) v->be->ops->quest->score(v->be, score, m);
+    if (m > 0 && s->n_heads != own(s)->n_lists) v->be->ops->select->combine(v->be, combine, m);
+    attn_choose(v, choose, n);
 }
 
 static void score_items(selection *s, size_t n)
 {
     score_job jobs[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+    for (size_t i = 0; i < n; i++) jobs[i] = rank_of(&s[i]);
     own(s)->ops->score(s->t->v->be, jobs, n);
 }
 
@@ -88,7 +263,7 @@ static void score_votes(selection *s, size_t n)
 {
     score_job jobs[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
-        jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+        jobs[i] = rank_of(&s[i]);
         jobs[i].votes = s[i].list.score;
     }
     own(s)->ops->score(s->t->v->be, jobs, n);
@@ -103,7 +278,7 @@ static void score_tokens(selection *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
         score_job *j = &tokens[i];
-        *j = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+        *j = rank_of(&s[i]);
         j->score = r->token_score;
         j->stride = (size_t)s[i].t->v->lim->n_tokens;
         j->items.lo *= r->o.granule;
@@ -120,15 +295,16 @@ static void score_tokens(selection *s, size_t n)
     v->be->ops->select->page_reduce(v->be, reduce, n);
 }
 
+/* How far scores of keys that the store gives may be away. */
 static void bound_scores(selection *s, size_t n)
 {
-    const attn_certify *c[ATTN_TOGETHER];
     score_job jobs[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
-        c[i] = &own(&s[i])->certify;
-        jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+        jobs[i] = rank_of(&s[i]);
+        jobs[i].score = own(&s[i])->certify.error;
+        jobs[i].read = (buf){NULL};
     }
-    certify_errors(c, s->t->v->be, jobs, n);
+    s->t->v->be->ops->certify->bound(s->t->v->be, jobs, n);
 }
 
 /* How exact scores follow the estimates. */
@@ -156,7 +332,7 @@ static void find_slopes(selection *s, size_t n)
 static void combine_scores(selection *s, size_t n)
 {
     combine_job jobs[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) jobs[i] = selection_combine(&s[i], own(s)->o.gqa);
+    for (size_t i = 0; i < n; i++) jobs[i] = combine_of(&s[i]);
     s->t->v->be->ops->select->combine(s->t->v->be, jobs, n);
 }
 
@@ -166,8 +342,18 @@ static void count_mass(selection *s, size_t n)
     mass_job jobs[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
-        jobs[i] = selection_mass(&s[i].list, r->scale, r->o.p, (r->o.least + r->o.granule - 1) / r->o.granule);
-        jobs[i].slope = r->slopes;
+        const choose_job *l = &s[i].list;
+        jobs[i] = (mass_job){.score = l->score,
+                             .n_lists = l->n_lists,
+                             .stride = l->stride,
+                             .items = l->items,
+                             .spans = l->spans,
+                             .scale = r->scale,
+                             .p = r->o.p,
+                             .least = (r->o.least + r->o.granule - 1) / r->o.granule,
+                             .most = max64(l->k, 0),
+                             .slope = r->slopes,
+                             .k = l->budget};
     }
     s->t->v->be->ops->select->mass(s->t->v->be, jobs, n);
 }
@@ -179,16 +365,22 @@ static void count_certified(selection *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
         const choose_job *l = &s[i].list;
-        jobs[i] = certify_job_of(&r->certify, s[i].t->v, s[i].layer);
-        jobs[i].least = r->o.least;
-        jobs[i].score = s[i].raw;
-        jobs[i].order = l->score;
-        jobs[i].stride = l->stride;
-        jobs[i].n_lists = l->n_lists;
-        jobs[i].first = l->first;
-        jobs[i].items = l->items;
-        jobs[i].most = max64(l->k, 0);
-        jobs[i].k = l->budget;
+        size_t heads = s[i].n_heads;
+        jobs[i] = (certify_job){.score = s[i].raw,
+                                .error = r->certify.error,
+                                .order = l->score,
+                                .n_heads = heads,
+                                .n_lists = l->n_lists,
+                                .stride = l->stride,
+                                .first = l->first,
+                                .items = l->items,
+                                .scale = s[i].t->v->shape->scale,
+                                .eps = r->certify.eps,
+                                .least = r->o.least,
+                                .most = max64(l->k, 0),
+                                .k = l->budget,
+                                .bound = buf_at(r->certify.bound, (size_t)s[i].layer * heads * sizeof(float)),
+                                .counts = r->certify.counts};
     }
     s->t->v->be->ops->certify->choose(s->t->v->be, jobs, n);
 }
@@ -206,8 +398,8 @@ static void set_parts(const attn_view *v, retrieve *r)
 {
     const retrieve_options *o = &r->o;
     bool combined = combines(v, r), votes = combined && (o->gqa == GQA_VOTE || o->gqa == GQA_LAYER_VOTE);
-    bool direct = votes && o->gqa == GQA_VOTE && r->kind->votes && !o->coarse.tokens && !o->draws;
-    r->spans = o->coarse.tokens ? choose_spans : NULL;
+    bool direct = votes && o->gqa == GQA_VOTE && r->kind->votes && !o->span && !o->draws;
+    r->spans = o->span ? choose_spans : NULL;
     r->rank = r->kind->by_tokens ? score_tokens : direct ? score_votes : score_items;
     r->bound = o->eps > 0 ? bound_scores : NULL;
     r->slope = o->draws ? find_slopes : NULL;
@@ -217,22 +409,34 @@ static void set_parts(const attn_view *v, retrieve *r)
     r->scale = votes ? 1 : v->shape->scale;
 }
 
+static void reset_spans(const attn_view *v, retrieve *r)
+{
+    span_level *c = &r->span;
+    int64_t n = v->lim->n_tokens;
+    c->per = r->o.span / r->o.granule;
+    c->most = spans_of(&r->o, n);
+    c->kept.n_lists = r->n_lists;
+    c->kept.per = c->per;
+    c->kept.n_max = most_kept(&r->o, n);
+    c->kept.stride = (size_t)c->kept.n_max;
+    bounds_reset(&c->bounds, v, r->o.span, QUEST_SUM);
+}
+
 void retrieve_reset(attn_view *v)
 {
     retrieve *r = retrieve_of(v);
     const attn_shape *sh = v->shape;
     int64_t n = v->lim->n_tokens;
-    r->kind = retrieve_kind_of(v->spec);
-    r->o = retrieve_options_of(v->spec);
+    r->kind = kind_of(v->spec);
+    r->o = options_of(v->spec);
     memcpy(&r->ops, (const char *)v->be->ops + r->kind->ops, sizeof r->ops);
-    r->items = (n + r->o.granule - 1) / r->o.granule;
-    r->places = (size_t)(r->o.coarse.tokens ? coarse_places(&r->o.coarse, n) : r->items);
+    r->items = items_of(&r->o, n);
+    r->places = (size_t)places_of(&r->o, n);
     r->n_lists = gqa_lists(r->o.gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
     r->idx_stride = (size_t)min64(r->kind->range(v->spec, &r->o, 0, n).most, n);
     set_parts(v, r);
     certify_reset(&r->certify, v, r->o.eps);
-    if (r->o.coarse.tokens) coarse_reset(&r->coarse, v, &r->o.coarse, r->o.gqa);
-    tail_reset(&r->tail, r->o.sample, r->o.seed);
+    if (r->o.span) reset_spans(v, r);
 }
 
 /* ---- a forward ---- */
@@ -268,7 +472,7 @@ static void retrieve_append(const attn_turn *t, size_t n, int layer)
         const attn_turn *x = &t[i];
         index[i] = (index_add_job){index_of(x->v, layer), x->p.first, x->k, x->p.n_tok};
         bounds[i] = index[i];
-        if (r->spans) bounds[i].index = &retrieve_of(x->v)->coarse.bounds.index[layer];
+        if (r->spans) bounds[i].index = &retrieve_of(x->v)->span.bounds.index[layer];
     }
     r->ops->add(v->be, index, n);
     if (r->spans) v->be->ops->quest->add(v->be, bounds, n);
@@ -303,7 +507,7 @@ static selection selection_of(const attn_turn *t, int layer)
                             .idx_stride = (int64_t)r->idx_stride,
                             .idx = r->idx,
                             .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))}};
-    s.list.first = selection_first(&s);
+    s.list.first = n - attn_visible(sh, layer, n);
     s.scored = s.columns = s.list.items;
     if (r->bound) s.scored = (item_range){n, s.list.first, n}; /* all that the step sees */
     if (r->o.gqa == GQA_MEAN_Q) {
@@ -315,6 +519,40 @@ static selection selection_of(const attn_turn *t, int layer)
     return s;
 }
 
+/* Adds to the selections of n steps, which have one segment, a segment with a sample of what they leave. */
+static void add_samples(const attn_turn *const *t, size_t n, int layer)
+{
+    tail_sample_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = retrieve_of(t[i]->v);
+        attn_sel *sel = t[i]->sel;
+        size_t most = (size_t)r->o.sample;
+        jobs[i] = (tail_sample_job){.of = attn_seg_job(t[i]->v, &sel->seg[0]),
+                                    .n = t[i]->p.first + (int64_t)t[i]->p.n_tok,
+                                    .rows = most,
+                                    .bias = r->sample.bias,
+                                    .seed = (uint64_t)r->o.seed,
+                                    .layer = layer,
+                                    .idx = r->sample.idx,
+                                    .range = r->sample.range,
+                                    .left = r->sample.left};
+        jobs[i].of.n_tok = 1;
+        sel->seg[sel->n_seg++] = (attn_seg){.rows = sel->seg[0].rows,
+                                            .range = r->sample.range,
+                                            .idx = r->sample.idx,
+                                            .n_lists = jobs[i].of.n_lists,
+                                            .idx_stride = most,
+                                            .n_max = r->o.sample,
+                                            .scores = r->sample.scores,
+                                            .score_stride = most,
+                                            .bias = r->sample.bias,
+                                            .bias_stride = most,
+                                            .left = r->sample.left,
+                                            .missed = r->sample.missed};
+    }
+    t[0]->v->be->ops->tail->sample(t[0]->v->be, jobs, n);
+}
+
 /* Lists of the best items of n steps. */
 static void select_best(const attn_turn *const *t, size_t n, int layer)
 {
@@ -322,7 +560,6 @@ static void select_best(const attn_turn *const *t, size_t n, int layer)
     const retrieve_part parts[] = {r->spans, r->rank, r->bound, r->slope, r->combine, r->count};
     selection s[ATTN_TOGETHER];
     choose_job choose[ATTN_TOGETHER];
-    attn_tail *tails[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) s[i] = selection_of(t[i], layer);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i]) parts[i](s, n);
@@ -331,13 +568,17 @@ static void select_best(const attn_turn *const *t, size_t n, int layer)
     for (size_t i = 0; i < n; i++) {
         const choose_job *l = &s[i].list;
         attn_sel *sel = t[i]->sel;
-        tails[i] = &retrieve_of(t[i]->v)->tail;
         sel->head = min64(l->head * l->granule, l->items.n_slots);
         sel->tail = min64(l->tail * l->granule, l->items.n_slots);
         sel->attended = 0;
-        sel->seg[0] = selection_segment(l, kv_store_rows(t[i]->v->store, layer), l->idx_stride);
+        sel->seg[0] = (attn_seg){.rows = kv_store_rows(t[i]->v->store, layer),
+                                 .range = l->range,
+                                 .idx = l->idx,
+                                 .n_lists = l->n_lists,
+                                 .idx_stride = (size_t)l->idx_stride,
+                                 .n_max = l->idx_stride};
     }
-    tail_select(tails, t, n, layer);
+    if (r->o.sample && t[0]->v->shape->window[layer] == 0) add_samples(t, n, layer);
 }
 
 static void retrieve_select(const attn_turn *t, size_t n, int layer)
@@ -364,7 +605,7 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
 {
     retrieve *r = retrieve_of(v);
     if (n == v->length) return NULL;
-    int64_t from = r->kind->range(v->spec, &r->o, 0, n).redo, span = r->o.coarse.tokens;
+    int64_t from = r->kind->range(v->spec, &r->o, 0, n).redo, span = r->o.span;
     if (span) from = min64(from, n / span * span);
     if (kv_store_coded_in(v->store, from, n)) return "keys that the index needs again are quantized";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
@@ -373,7 +614,7 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
         if (!v->layers[l] || r->kind->stored) continue;
         kv_need(v->be, rows, from, n);
         r->ops->redo(v->be, index_of(v, l), rows, n);
-        if (span) v->be->ops->quest->redo(v->be, &r->coarse.bounds.index[l], rows, n);
+        if (span) v->be->ops->quest->redo(v->be, &r->span.bounds.index[l], rows, n);
     }
     return NULL;
 }

@@ -3,14 +3,21 @@
  *
  * Prompts, and steps with at most `budget` tokens, are attended as by `full`, to the bit (methods.md 0.2.3). Slots are
  * positions; rows behind a layer's sliding window are no candidates (0.2.11). A method says which items there are, and
- * scores them. The family reads its options once (retrieve_options.c) and makes of them the parts of a step. */
+ * scores them. The family reads its options once and makes of them the parts of a step.
+ *
+ * A second level: a decode step first scores spans of tokens by the bounds of their keys (Quest's page bounds,
+ * ops_quest.h), and the index itself only inside the best spans. Of three and more spans the first tokens' and the
+ * newest are always two: they hold much attention, and nearly all of what would be lost.
+ *
+ * A sample: some of what a step does not attend, each token with the logarithm of the number that it stands for: a
+ * measurement of the attention that was missed. methods.md 17.2. */
 #ifndef ATTENTION_RETRIEVE_H
 #define ATTENTION_RETRIEVE_H
 
+#include "attention/bounds.h"
 #include "attention/certify.h"
-#include "attention/coarse.h"
-#include "attention/selection.h"
-#include "attention/tail.h"
+#include "kernels/ops_select.h"
+#include "kernels/ops_tail.h"
 
 #define RETRIEVE_GQA_PARAM                                                                                             \
     "gqa", GQA_NAMES,                                                                                                  \
@@ -35,6 +42,20 @@
         "spread too wide; 0: estimates are taken as they are",                                                         \
         0, 0, SLOPE_MOST
 
+#define COARSE_PARAM                                                                                                   \
+    "coarse", NULL, "tokens of a span whose bounds are scored first (64 to 256); 0: the whole index is scored", 0, 0,  \
+        1 << 20
+#define COARSE_KEEP_PARAM                                                                                              \
+    "coarse_keep", NULL, "spans whose index is scored then hold this many times the budget", 8, 1, 1024
+
+/* Parameter of methods whose slots are positions: 0, or the tokens of a sample. */
+#define RETRIEVE_TAIL_PARAM                                                                                            \
+    "tail", attn_or_sample,                                                                                            \
+        "measure missed attention: sample N of the tokens that a step does not attend (not in layers with a sliding "  \
+        "window)",                                                                                                     \
+        0, 0, TAIL_SAMPLE_MAX
+#define TAIL_SEED_PARAM "tail_seed", NULL, "tail=sample: of what is drawn", 42, 0, (int64_t)1 << 40
+
 /* Items that a step's selection is about, in a layer that sees the slots [first, n). */
 typedef struct {
     int64_t lo, hi; /* candidates */
@@ -55,7 +76,7 @@ typedef struct {
     int64_t draws;        /* calibrate; 0: off */
     int64_t sample, seed; /* tail=sample; 0: off. Of these and of calibrate's draws */
     float eps;            /* certify; 0: off */
-    coarse_rule coarse;   /* tokens 0: the whole index is scored */
+    int64_t span, spans;  /* coarse: tokens of a span, 0: the whole index is scored; spans whose index is scored */
 } retrieve_options;
 
 /* What makes a method of its own. */
@@ -72,14 +93,31 @@ struct retrieve_kind {
     size_t index, index_size; /* and in the method's struct of a pointer to the indexes [n_layers], of so many bytes */
 };
 
-/* The kind of a strategy, and its options. */
-const retrieve_kind *retrieve_kind_of(const attn_spec *s);
-retrieve_options retrieve_options_of(const attn_spec *s);
 /* Checks the options; ST_USAGE. */
 status retrieve_check(const attn_spec *s, err *e);
 
 /* A range but for `most` and `redo`. tail: items from it on are forced as they are; budget: items of a step. */
 retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t n, int64_t tail, int64_t budget);
+
+/* The second level. */
+typedef struct {
+    page_bounds bounds;
+    int64_t per, most; /* items of a span; spans of a layer */
+    buf score;         /* f32 [n_heads][most], and combined ones [n_lists][most] behind them */
+    item_spans kept;   /* of the layer at work */
+} span_level;
+
+/* One choice of a step in a layer: the scores of items and the lists that are chosen by them. */
+typedef struct {
+    const attn_turn *t;
+    int layer;
+    buf q;
+    size_t n_heads;     /* of q */
+    buf raw;            /* f32 [n_heads][list.stride] scores of these */
+    item_range scored;  /* items that are scored */
+    item_range columns; /* columns of their scores in which the candidates lie */
+    choose_job list;    /* scores of the lists, f32 [n_lists][stride]; candidates, spans, and the lists themselves */
+} selection;
 
 /* A part of a step: works on the selections of n steps. */
 typedef void (*retrieve_part)(selection *s, size_t n);
@@ -100,9 +138,11 @@ typedef struct {
     float scale;           /* of scores of lists, which then are logits */
     int64_t items;         /* most items of a layer */
     size_t n_lists, idx_stride;
-    attn_tail tail;
+    struct {
+        buf idx, range, left, bias, scores, missed; /* of the layer at work: ops_tail.h */
+    } sample;
     attn_certify certify;
-    coarse coarse;
+    span_level span;
     retrieve_range *range; /* [n_layers] of the step at hand */
     bool *chooses;         /* [n_layers] whether the step chooses */
     /* f32 [n_heads][places] raw scores, and [n_lists][places] combined ones behind them; a place for each item, or
