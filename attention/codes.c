@@ -67,18 +67,10 @@ static void codes_regions(const attn_spec *s, attn_regions *r)
     r->newest = most_recent(s);
 }
 
-static retrieve_range range_from(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n, int64_t tail)
-{
-    retrieve_range r = retrieve_items(o, first, n, min64(tail, n - 1), s->budget);
-    r.most = s->budget;
-    r.redo = n;
-    return r;
-}
-
 /* With as many exact rows as there may be. */
 static retrieve_range codes_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    return range_from(s, o, first, n, max64(n - kv_exact_newest(&s->kv), 0));
+    return retrieve_items(o, first, n, min64(max64(n - kv_exact_newest(&s->kv), 0), n - 1), s->budget);
 }
 
 static void codes_begin(attn_view *v, const attn_part *p)
@@ -88,7 +80,7 @@ static void codes_begin(attn_view *v, const attn_part *p)
     retrieve_begin(v, p);
     while (tail < n - 1 && kv_store_coded_in(v->store, tail, tail + 1)) tail++;
     for (int l = 0; l < v->shape->n_layers; l++)
-        r->range[l] = range_from(v->spec, &r->o, n - attn_visible(v->shape, l, n), n, tail);
+        r->range[l] = retrieve_items(&r->o, n - attn_visible(v->shape, l, n), n, min64(tail, n - 1), v->spec->budget);
 }
 
 static void codes_declare(attn_decl *d)

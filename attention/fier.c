@@ -69,10 +69,8 @@ static void fier_regions(const attn_spec *s, attn_regions *r)
 
 static retrieve_range fier_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    int64_t g = s->value[P_G];
     retrieve_range r = retrieve_items(o, first, n, n - 1, s->budget);
-    r.most = s->budget;
-    r.redo = n / g * g;
+    r.redo = n / s->value[P_G] * s->value[P_G];
     return r;
 }
 

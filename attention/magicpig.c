@@ -252,14 +252,12 @@ static void pig_regions(const attn_spec *s, attn_regions *r)
     *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + 1, .covers = v[P_LOCAL]};
 }
 
-static const attn_family everything_is_kept = {.retrieves = true, .drafts = true};
-
 const attn_method attn_magicpig = {
     .name = "magicpig",
     .summary = "MagicPIG: tokens sampled by hashes, their weights corrected by their chances",
     .source = "MagicPIG (Chen et al. 2024; Infini-AI-Lab/MagicPIG); doc/methods.md 20, deviations 20.7",
     .params = params,
-    .family = &everything_is_kept,
+    .family = &attn_keeping,
     .size = sizeof(pig_memory),
     .uses = USES(kmeans) | USES(lsh),
     .skip = "0+16+32+48+64",

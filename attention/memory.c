@@ -9,19 +9,16 @@
 
 /* ---- declaring ---- */
 
-void decl_mem(attn_decl *d, mem_decl m)
-{
-    state_add(&d->buffers, m);
-}
-
 void decl_bytes(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes)
 {
-    decl_mem(d, (mem_decl){.name = name, .kind = kind, .at = at, .regions = 1, .item = bytes, .cap = 1, .used = 1});
+    state_add(&d->buffers,
+              (mem_decl){.name = name, .kind = kind, .at = at, .regions = 1, .item = bytes, .cap = 1, .used = 1});
 }
 
 void decl_scratch(attn_decl *d, size_t at, const char *name, size_t item, int64_t n)
 {
-    decl_mem(d, (mem_decl){.name = name, .kind = MEM_SCRATCH, .at = at, .regions = 1, .item = item, .cap = n});
+    state_add(&d->buffers,
+              (mem_decl){.name = name, .kind = MEM_SCRATCH, .at = at, .regions = 1, .item = item, .cap = n});
 }
 
 void decl_layers(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes)
@@ -32,7 +29,7 @@ void decl_layers(attn_decl *d, mem_kind kind, size_t at, const char *name, size_
 void decl_regions(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t regions, size_t item, int64_t cap,
                   int64_t used)
 {
-    decl_mem(d, (mem_decl){name, kind, true, at, regions, item, cap, used, false});
+    state_add(&d->buffers, (mem_decl){name, kind, true, at, regions, item, cap, used, false});
 }
 
 void group_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const attn_shape *shape,

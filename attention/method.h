@@ -49,8 +49,6 @@ void decl_scratch(attn_decl *d, size_t at, const char *name, size_t item, int64_
 /* Adds, for each layer, regions that grow with the tokens. */
 void decl_regions(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t regions, size_t item, int64_t cap,
                   int64_t used);
-/* Adds any buffer. */
-void decl_mem(attn_decl *d, mem_decl m);
 
 /* ---- what a method sees of a sequence ---- */
 
@@ -268,7 +266,8 @@ status attn_check_ropes(const attn_spec *s, const attn_shape *shape, err *e);
 int64_t attn_value(const attn_spec *s, const char *key, int64_t none);
 
 extern const attn_family attn_evict, attn_retrieve, attn_blocks;
-extern const attn_method attn_full; /* serves dense layers */
+extern const attn_family attn_keeping; /* keeps everything, without hooks of its own */
+extern const attn_method attn_full;    /* serves dense layers */
 
 attn_regions attn_regions_of(const attn_spec *s);
 

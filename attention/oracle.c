@@ -42,10 +42,7 @@ static status oracle_check(const attn_spec *s, const attn_shape *shape, err *e)
 
 static retrieve_range oracle_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    retrieve_range r = retrieve_items(o, first, n, n - 1, s->budget);
-    r.most = s->budget;
-    r.redo = n;
-    return r;
+    return retrieve_items(o, first, n, n - 1, s->budget);
 }
 
 static void oracle_declare(attn_decl *d)

@@ -449,14 +449,12 @@ static status paris_state(attn_view *v, attn_state *s, err *e)
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
-static const attn_family everything_is_kept = {.retrieves = true, .drafts = true};
-
 const attn_method attn_pariskv = {
     .name = "pariskv",
     .summary = "ParisKV: sink, newest tokens, and the best others by sign collisions and 4-bit codes",
     .source = "ParisKV (paper, whose budget is 100; cache_hub/polar_cache.py); doc/methods.md 8, deviations 8.7",
     .params = params,
-    .family = &everything_is_kept,
+    .family = &attn_keeping,
     .size = sizeof(paris_memory),
     .uses = USES(select) | USES(paris),
     .counts = "+forced",

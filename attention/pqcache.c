@@ -62,10 +62,7 @@ static void pqcache_regions(const attn_spec *s, attn_regions *r)
 
 static retrieve_range pqcache_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    retrieve_range r = retrieve_items(o, first, n, max64(n - local_of(s), 0), s->budget);
-    r.most = s->budget;
-    r.redo = n;
-    return r;
+    return retrieve_items(o, first, n, max64(n - local_of(s), 0), s->budget);
 }
 
 static void pqcache_declare(attn_decl *d)

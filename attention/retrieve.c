@@ -82,7 +82,13 @@ retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t 
     if (o->recent > 0) tail = min64(tail, max64(n - o->recent, 0) / g);
     tail = max64(tail, from);
     int64_t head = min64((o->sink + g - 1) / g, tail), forced = items - tail + max64(head - from, 0);
-    return (retrieve_range){.lo = max64(head, from), .hi = tail, .head = head, .tail = tail, .k = budget - forced};
+    return (retrieve_range){.lo = max64(head, from),
+                            .hi = tail,
+                            .head = head,
+                            .tail = tail,
+                            .k = budget - forced,
+                            .most = budget,
+                            .redo = n};
 }
 
 /* ---- memory ---- */

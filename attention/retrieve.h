@@ -96,7 +96,8 @@ struct retrieve_kind {
 /* Checks the options; ST_USAGE. */
 status retrieve_check(const attn_spec *s, err *e);
 
-/* A range but for `most` and `redo`. tail: items from it on are forced as they are; budget: items of a step. */
+/* A range whose lists hold as many slots as the budget has items, over an index that a rewind leaves as it is. tail:
+ * items from it on are forced as they are; budget: items of a step. */
 retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t n, int64_t tail, int64_t budget);
 
 /* The second level. */

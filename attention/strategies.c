@@ -58,13 +58,6 @@ const attn_method *attn_method_find(const char *name)
     return NULL;
 }
 
-static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what, const char *key,
-                        err *e)
-{
-    attn_param p = {.key = key, .min = min, .max = max};
-    return attn_param_parse(out, &p, text, what, e);
-}
-
 /* The number at text, which ends before `end`, from 0 to max; -1: it is none. */
 static int64_t layer_number(const char *text, const char *end, int64_t max)
 {
@@ -179,7 +172,8 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
     bool budget = strcmp(key, "budget") == 0;
     s->own_budget |= budget;
-    if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, ATTN_NO_BUDGET, what, key, e);
+    if (budget && s->method->has_budget)
+        return attn_param_parse(&s->budget, &(attn_param){.key = key, .max = ATTN_NO_BUDGET}, value, what, e);
     int i = attn_param_index(s->method, key);
     return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }

@@ -5,15 +5,11 @@
 
 #include "kernels/ops.h"
 
-enum {
-    TAIL_RANGES = 2, /* beside a list */
-    TAIL_SAMPLE_MAX = 1024
-};
+enum { TAIL_SAMPLE_MAX = 1024 };
 
-/* A sample of n tokens without those that the lists of `of` hold, and `more` of every list; drawn for each list.
+/* A sample of n tokens without those that the lists of `of` hold; drawn for each list.
  * of    one decode step's attention, neither masked nor with `at`: its range, idx, n_lists, idx_stride, first, n_max,
  *       n_heads are used. Lists ascend
- * more  slots of the same rows that no list holds
  * rows  tokens of a list's sample at most
  * bias  out f32 [n_heads][rows]
  * seed, layer  of the draws
@@ -24,7 +20,6 @@ enum {
  * in double, rounded once. vAttention (Desai et al. 2025) draws from all at once; strata are ours. */
 typedef struct {
     attn_job of;
-    slot_range more[TAIL_RANGES];
     int64_t n;
     size_t rows;
     buf bias;

@@ -24,7 +24,6 @@ typedef struct {
     const int64_t *range; /* NULL: [first, first + count) */
     int64_t first, count;
     size_t idx_stride, rows;
-    slot_range more[TAIL_RANGES];
     int64_t n;
     uint64_t seed;
     int layer, lists, share;
@@ -40,7 +39,6 @@ static drawn_args drawn_args_of(const tail_sample_job &j)
     a.idx = ptr<int32_t>(of.idx), a.range = ptr<int64_t>(of.range);
     a.first = of.first, a.count = of.n_max;
     a.idx_stride = of.idx_stride, a.rows = j.rows;
-    for (int r = 0; r < TAIL_RANGES; r++) a.more[r] = j.more[r];
     a.n = j.n;
     a.seed = j.seed, a.layer = j.layer;
     a.lists = (int)of.n_lists, a.share = (int)(of.n_heads / of.n_lists);
@@ -64,9 +62,8 @@ static __device__ __forceinline__ int64_t left_at(const drawn_args &j, const att
 {
     int64_t lo = 0, hi = j.n - 1;
     while (lo < hi) {
-        int64_t mid = lo + (hi - lo) / 2, left = mid + 1 - first_from(u, mid + 1);
-        for (int r = 0; r < TAIL_RANGES; r++) left -= min(max(mid + 1 - j.more[r].first, (int64_t)0), j.more[r].n);
-        if (left > rank) hi = mid;
+        int64_t mid = lo + (hi - lo) / 2;
+        if (mid + 1 - first_from(u, mid + 1) > rank) hi = mid;
         else lo = mid + 1;
     }
     return lo;
@@ -78,9 +75,7 @@ static __global__ void sample_k(job_list<drawn_args> jobs)
     const drawn_args &j = jobs.job[blockIdx.y];
     int list = (int)blockIdx.x;
     attn_unit u = list_of(j, list);
-    int64_t m = j.n - u.n;
-    for (int r = 0; r < TAIL_RANGES; r++) m -= j.more[r].n;
-    int64_t b = min(m, (int64_t)j.rows);
+    int64_t m = j.n - u.n, b = min(m, (int64_t)j.rows);
     for (int64_t i = threadIdx.x; i < b; i += ADDERS) {
         int64_t lo = i * m / b, size = (i + 1) * m / b - lo;
         int64_t rank = lo + tail_draw(j.seed, j.n - 1, j.layer, (size_t)list, (size_t)i, size);

@@ -5,13 +5,6 @@
 
 #include "kernels/ref/ref.h"
 
-/* The list of a query head, or after it range i - 1. */
-static attn_list list_at(const tail_sample_job *j, size_t head, int i)
-{
-    if (i == 0) return ref_list_of(&j->of, head);
-    return (attn_list){.first = j->more[i - 1].first, .n = j->more[i - 1].n};
-}
-
 /* Entries of a list, which ascends, with a slot of at most p. */
 static int64_t entries_until(const attn_list *l, int64_t p)
 {
@@ -24,17 +17,13 @@ static int64_t entries_until(const attn_list *l, int64_t p)
     return lo;
 }
 
-/* Token number `rank`, from 0 on, of those that the lists of a query head leave. */
-static int64_t left_at(const tail_sample_job *j, size_t head, int64_t rank)
+/* Token number `rank`, from 0 on, of those of n that a list leaves. */
+static int64_t left_at(const attn_list *l, int64_t n, int64_t rank)
 {
-    int64_t lo = 0, hi = j->n - 1;
+    int64_t lo = 0, hi = n - 1;
     while (lo < hi) {
-        int64_t mid = lo + (hi - lo) / 2, left = mid + 1;
-        for (int i = 0; i <= TAIL_RANGES; i++) {
-            attn_list l = list_at(j, head, i);
-            left -= entries_until(&l, mid);
-        }
-        if (left > rank) hi = mid;
+        int64_t mid = lo + (hi - lo) / 2;
+        if (mid + 1 - entries_until(l, mid) > rank) hi = mid;
         else lo = mid + 1;
     }
     return lo;
@@ -43,13 +32,12 @@ static int64_t left_at(const tail_sample_job *j, size_t head, int64_t rank)
 /* The sample of one list, which is that of query heads from `head` on. */
 static void sample_list(const tail_sample_job *j, size_t list, size_t head, size_t share)
 {
-    int64_t m = j->n, most = (int64_t)j->rows;
-    for (int i = 0; i <= TAIL_RANGES; i++) m -= list_at(j, head, i).n;
-    int64_t b = m < most ? m : most;
+    const attn_list l = ref_list_of(&j->of, head);
+    int64_t m = j->n - l.n, most = (int64_t)j->rows, b = m < most ? m : most;
     for (int64_t i = 0; i < b; i++) {
         int64_t lo = i * m / b, size = (i + 1) * m / b - lo;
         int64_t rank = lo + tail_draw(j->seed, j->n - 1, j->layer, list, (size_t)i, size);
-        *i32_at(j->idx, list * j->rows + (size_t)i) = (int32_t)left_at(j, head, rank);
+        *i32_at(j->idx, list * j->rows + (size_t)i) = (int32_t)left_at(&l, j->n, rank);
         for (size_t h = head; h < head + share; h++)
             *f32_at(j->bias, h * j->rows + (size_t)i) = (float)log((double)size);
     }

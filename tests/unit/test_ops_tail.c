@@ -18,10 +18,9 @@ static void sample(op_run *x, const int64_t *p)
     size_t lists = of->n_lists, heads = of->n_heads, most = j.rows, n = 2 * s.n + 100;
     int32_t *idx = xmalloc(lists * of->idx_stride * 4);
     for (size_t i = 0; i < lists * of->idx_stride; i++) idx[i] = (int32_t)(i % of->idx_stride * 3 / 2);
-    if (p[6]) of->idx = op_in(x, idx, lists * of->idx_stride * 4);
+    if (p[5]) of->idx = op_in(x, idx, lists * of->idx_stride * 4);
     free(idx);
     j.n = (int64_t)n;
-    if (p[5]) j.more[0] = (slot_range){2 * p[2] + 60, 30};
     of->rows = op_rows(x, KV, s.dim, n, DT_F16, 0, false);
     j.idx = op_out(x, lists * most * 4, BITS, 0), j.range = op_out(x, lists * 16, BITS, 0);
     j.left = op_out(x, lists * 8, BITS, 0), j.bias = op_out(x, heads * most * 4, UNIT, 1e-6);
@@ -110,7 +109,7 @@ static const op_test tests[] = {
      8,
      20,
      {OP_P(1, 2, 7), OP_P(2, 32, 300), OP_P(3, 33, 150), OP_P(0, 42), OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD),
-      OP_BOOL, OP_BOOL}},
+      OP_BOOL}},
     {"slopes of estimates, over a sample of keys",
      slope,
      60,
