@@ -10,7 +10,7 @@
 
 #define AT(member) (at + offsetof(gathered_rows, member))
 
-void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool by_position)
+void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table)
 {
     const char *name = "listed rows";
     size_t row = (size_t)d->shape->head_dim * sizeof(float), kv = (size_t)d->shape->n_kv_heads * row;
@@ -19,9 +19,6 @@ void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool
     decl_bytes(d, MEM_SCRATCH, AT(count), name, (size_t)table * sizeof(int64_t));
     decl_bytes(d, MEM_SCRATCH, AT(table), name, (size_t)table * row);
     decl_bytes(d, MEM_HOST, AT(host), name, (size_t)table * sizeof(int64_t));
-    if (!by_position) return;
-    decl_bytes(d, MEM_SCRATCH, AT(pos), name, (size_t)rows * sizeof(int64_t));
-    decl_bytes(d, MEM_SCRATCH, AT(own), name, (size_t)rows * row);
 }
 
 void gathered_reset(attn_view *v, gathered_rows *r, int64_t rows, int64_t table)
@@ -52,12 +49,12 @@ void gathered_append(const attn_turn *t, size_t n, int layer)
     full_append(raw, n, layer);
 }
 
-static void rotate(const attn_view *v, const gathered_rows *r, buf table, int64_t n)
+static void rotate(const attn_view *v, const gathered_rows *r, int64_t n)
 {
     size_t region = r->rows.cap * r->rows.head_dim * sizeof(float);
     for (size_t h = 0; h < r->rows.n_kv_heads; h++) {
         buf k = buf_at(r->rows.k, h * region);
-        v->be->ops->rope(v->be, k, k, table, (size_t)n, 1, r->rows.head_dim, r->rows.head_dim / 2);
+        v->be->ops->rope(v->be, k, k, r->table, (size_t)n, 1, r->rows.head_dim, r->rows.head_dim / 2);
     }
 }
 
@@ -92,20 +89,19 @@ attn_seg gathered_segment(attn_view *v, const gathered_rows *r, const attn_part 
                     .idx_stride = r->rows.cap,
                     .at = idx,
                     .band = v->shape->window[layer]};
-    if (!(p->flags & ATTN_PROMPT) && !r->pos.p) {
+    if (!(p->flags & ATTN_PROMPT)) {
         seg = in_place(v, r, p, layer, idx, n);
         if (idx.p) seg.table = own_rotation(r, p, n);
         return seg;
     }
     if (!idx.p) {
         o->codes->fetch(v->be, &r->rows, from, 0, n, v->read);
-        rotate(v, r, r->table, n);
+        rotate(v, r, n);
         seg.masked = attn_masked(v, p, layer);
         return seg;
     }
-    o->token->gather(v->be, &r->rows, from, idx, n, r->pos, v->read);
-    if (r->pos.p) o->rope_table(v->be, r->own, r->pos, (size_t)n, p->freq, r->rows.head_dim / 2, p->mscale);
-    else seg.table = own_rotation(r, p, n);
-    rotate(v, r, r->pos.p ? r->own : r->table, n);
+    o->token->gather(v->be, &r->rows, from, idx, n, v->read);
+    seg.table = own_rotation(r, p, n);
+    rotate(v, r, n);
     return seg;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists of raw rows, attended as if they were adjacent: keys are rotated at their index in the list or at their
- * positions. A decode step reads rows in the store and rotates keys by index on the way; a window of a prompt, and a
- * step that rotates by position, gather them into a scratch copy (of any store, as float32). */
+/* Lists of raw rows, attended as if they were adjacent: keys are rotated at their index in the list. A decode step
+ * reads rows in the store and rotates keys on the way; a window of a prompt gathers them into a scratch copy (of any
+ * store, as float32). */
 #ifndef ATTENTION_GATHERED_H
 #define ATTENTION_GATHERED_H
 
@@ -10,7 +10,6 @@
 typedef struct {
     kv_rows rows;     /* scratch: the copy */
     buf count, table; /* i64 0, 1, 2, ...; rotations there */
-    buf pos, own;     /* by_position: i64 positions of the rows, rotations there; p NULL: by index */
     int64_t *host;    /* for uploads: count */
     size_t n;         /* of count and table */
     bool ready;       /* the table holds something */
@@ -18,7 +17,7 @@ typedef struct {
 
 /* at: offset of the gathered_rows in the method's struct; rows: of the longest list; table: places that are asked for.
  */
-void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool by_position);
+void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table);
 /* Parts of the hooks with these names. */
 void gathered_reset(attn_view *v, gathered_rows *r, int64_t rows, int64_t table);
 void gathered_begin(const attn_view *v, gathered_rows *r, const attn_part *p);

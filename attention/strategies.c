@@ -133,7 +133,8 @@ static const struct {
                 "force_recent"},
     {"actqkv", "pool_prefill=0 seed=42 mask=once budget_mode=total force_sink force_recent"},
     {"infllm", "mask=once budget_mode=total force_sink force_recent"},
-    {"tokenselect", "local_from=end scale=model heads=own reuse_most=16 budget_mode=extra force_sink force_recent"},
+    {"tokenselect",
+     "pos=slot pool=0 local_from=end scale=model heads=own reuse_most=16 budget_mode=extra force_sink force_recent"},
     {"magicpig", "flush=0 force_sink force_recent"}};
 
 /* True if a method had the parameter `word`, or with a value: if that value changed nothing. */

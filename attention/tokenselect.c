@@ -14,14 +14,12 @@
 #include "kernels/ops_select.h"
 #include "kernels/ops_token.h"
 
-enum { P_SINK, P_LOCAL, P_WINDOW, P_POS, P_POOL, P_REUSE };
+enum { P_SINK, P_LOCAL, P_WINDOW, P_REUSE };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 128, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended", 512, 1, 1 << 20},
     [P_WINDOW] = {"window", NULL, "prompt tokens that choose together; chunks are multiples of it", 512, 1, 1 << 20},
-    [P_POS] = {"pos", "slot abs", "positions of what is attended: places in the list, or those in the text", 0, 0, 1},
-    [P_POOL] = {"pool", NULL, "a vote becomes the largest of so many neighbours'; 0: its own", 0, 0, 1 << 16},
     [P_REUSE] = {"reuse", NULL,
                  "percent of cosine from which on a query takes the selection of an earlier one; 0: never", 0, 0, 101},
     {.key = NULL},
@@ -32,15 +30,14 @@ enum { TOKEN_REUSE_MOST = 16 }; /* times in a row that a selection is taken agai
 /* What a strategy asks for. */
 typedef struct {
     int64_t sink, local, window, k;
-    bool by_position;
-    int64_t pool, reuse; /* reuse: percent of cosine, 0: never */
+    int64_t reuse; /* percent of cosine, 0: never */
 } token_rule;
 
 typedef struct {
     token_rule rule;
     gathered_rows rows;
     buf queries, weights, probe; /* f32 of a window: queries at the distance, their weights, their mean */
-    buf score, votes, pooled;    /* f32 [n_heads][tokens]; [tokens] each */
+    buf score, votes;            /* f32 [n_heads][tokens]; [tokens] each */
     buf idx, range;              /* i32 tokens of the layer at work; i64 [2] */
     buf *held_probe, *held;      /* reuse: token_cache.probe, and f32 [tokens] votes */
     buf *state;                  /* token_cache.state */
@@ -55,13 +52,8 @@ static int64_t token_attended(const token_rule *r)
 static token_rule rule_of(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    return (token_rule){.sink = v[P_SINK],
-                        .local = v[P_LOCAL],
-                        .window = v[P_WINDOW],
-                        .k = s->budget,
-                        .by_position = v[P_POS],
-                        .pool = v[P_POOL],
-                        .reuse = v[P_REUSE]};
+    return (token_rule){
+        .sink = v[P_SINK], .local = v[P_LOCAL], .window = v[P_WINDOW], .k = s->budget, .reuse = v[P_REUSE]};
 }
 
 static void select_regions(const attn_spec *s, attn_regions *r)
@@ -98,13 +90,12 @@ static void select_declare(attn_decl *d)
     const token_sizes n = sizes_of(r, d->lim);
     const int64_t all = d->lim->n_tokens;
     size_t heads = (size_t)d->shape->n_heads, dim = heads * (size_t)d->shape->head_dim * sizeof(float);
-    gathered_declare(d, AT(rows), n.rows, n.places, r->by_position);
+    gathered_declare(d, AT(rows), n.rows, n.places);
     decl_scratch(d, AT(queries), "queries", dim, n.window);
     decl_scratch(d, AT(weights), "queries", sizeof(float), n.window);
     decl_scratch(d, AT(probe), "queries", dim, 1);
     decl_scratch(d, AT(score), "scores", heads * sizeof(float), all);
     decl_scratch(d, AT(votes), "votes", sizeof(float), all);
-    if (r->pool > 1 && !r->reuse) decl_scratch(d, AT(pooled), "votes", sizeof(float), all);
     decl_scratch(d, AT(idx), "selected tokens", sizeof(int32_t), n.rows);
     decl_bytes(d, MEM_SCRATCH, AT(range), "selected tokens", 2 * sizeof(int64_t));
     d->window = r->window;
@@ -168,7 +159,7 @@ static buf probe_of(const attn_turn *t)
 }
 
 /* Votes of the candidates, by position. A raw key has no factor mscale of its own. Where a selection is used again,
- * votes are those of old scores, and `pool` leaves them alone. */
+ * votes are the held ones. */
 static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
 {
     const token_select *c = t->v->own;
@@ -176,7 +167,7 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
     const backend_ops *o = v->be->ops;
     size_t heads = (size_t)v->shape->n_heads, stride = (size_t)v->lim->n_tokens;
     bool again = c->rule.reuse > 0;
-    buf u = probe_of(t), state = again ? c->state[layer] : (buf){NULL}, out = again ? c->held[layer] : c->pooled;
+    buf u = probe_of(t), state = again ? c->state[layer] : (buf){NULL};
     token_cache cache = {.state = state,
                          .n_parts = heads,
                          .part = (size_t)v->shape->head_dim,
@@ -195,9 +186,9 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
                          .scale = v->shape->scale * t->p.mscale,
                          .read = v->read};
     o->token->score(v->be, &s);
-    if (!out.p) return c->votes;
-    o->token->pool(v->be, out, c->votes, a->lo, a->tail, max64(c->rule.pool, 1), state);
-    return out;
+    if (!again) return c->votes;
+    o->token->keep(v->be, c->held[layer], c->votes, a->lo, a->tail, state);
+    return c->held[layer];
 }
 
 static void select_one(const attn_turn *t, int layer)

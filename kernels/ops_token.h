@@ -65,13 +65,12 @@ enum { TOKEN_FRESH, TOKEN_AGAIN, TOKEN_END, TOKEN_FIRST, TOKEN_COUNT, TOKEN_STAT
      * = hi, count = hi - lo. first = lo. Not used again where one of the two is 0. x.y >= least * sqrt(x.x) *         \
      * sqrt(y.y) in float32, to the bit: products of parts in the order of ops_select.h, added in ascending order. */  \
     OP(plain, void, match, (backend *, const token_cache *c, buf u, int64_t lo, int64_t hi))                           \
-    /* out[i] (f32) for lo <= i < hi. fresh: the largest of in[i - (kernel - 1) / 2 .. i + kernel / 2] within [lo,     \
-     * hi), NaN left out (-INFINITY where nothing is left). Not fresh: -INFINITY from position `end` on, out before it \
-     * stays. state as in token_cache; p NULL: fresh. kernel >= 1. out is not in. */                                   \
-    OP(plain, void, pool, (backend *, buf out, buf in, int64_t lo, int64_t hi, int64_t kernel, buf state))             \
-    /* Rows 0 .. n - 1 of each head of out (f32, exact) become the slots idx[0..n) (i32) of that head of rows, and     \
-     * pos (i64 [n]; p NULL: not wanted) these slots. read as in attn_job, of one list. */                             \
-    OP(own, void, gather, (backend *, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read))
+    /* out[i] (f32) for lo <= i < hi. fresh: in[i], of which NaN becomes -INFINITY. Not fresh: -INFINITY from position \
+     * `end` on, out before it stays. state as in token_cache. out is not in. */                                       \
+    OP(plain, void, keep, (backend *, buf out, buf in, int64_t lo, int64_t hi, buf state))                             \
+    /* Rows 0 .. n - 1 of each head of out (f32, exact) become the slots idx[0..n) (i32) of that head of rows. read as \
+     * in attn_job, of one list. */                                                                                    \
+    OP(own, void, gather, (backend *, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf read))
 
 struct token_ops {
     TOKEN_OPS(OP_POINTER, , )

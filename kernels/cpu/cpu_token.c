@@ -119,13 +119,12 @@ void cpu_token_score(backend *be, const token_score_job *j)
     if (j->votes.p) cpu_select_combine(be, &votes, 1);
 }
 
-void cpu_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)
+void cpu_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf read)
 {
     size_t d = rows->head_dim, all = (size_t)n, pieces = (all + PIECE - 1) / PIECE;
     attn_job job = ref_slots_job(rows, 0, n, read);
     job.idx = idx;
     if (!cpu_dim_fits(be, d) || !cpu_count_read(be, &job, true)) return;
-    for (size_t i = 0; pos.p && i < all; i++) *i64_at(pos, i) = *i32_at(idx, i);
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, all * rows->n_kv_heads * d))
     for (size_t i = 0; i < rows->n_kv_heads * pieces; i++) {
         size_t head = i / pieces, from = i % pieces * PIECE, to = (head * out->cap + from) * d;

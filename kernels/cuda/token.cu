@@ -130,25 +130,21 @@ void cuda_token_match(backend *be, const token_cache *c, buf u, int64_t lo, int6
     cuda_check(be, rc, "token.match [%zu, %zu]", c->n_parts, c->part);
 }
 
-static __global__ void pool_k(float *out, const float *in, int64_t lo, int64_t hi, int64_t kernel, const int64_t *state)
+static __global__ void keep_k(float *out, const float *in, int64_t lo, int64_t hi, const int64_t *state)
 {
     int64_t i = lo + (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= hi) return;
-    if (state && state[TOKEN_FRESH] == 0) {
-        if (i >= state[TOKEN_END]) out[i] = -INFINITY;
-        return;
-    }
-    float most = -INFINITY;
-    for (int64_t k = max(lo, i - (kernel - 1) / 2); k < min(hi, i + kernel / 2 + 1); k++) most = fmaxf(most, in[k]);
-    out[i] = most;
+    if (state[TOKEN_FRESH]) out[i] = fmaxf(-INFINITY, in[i]);
+    else if (i >= state[TOKEN_END]) out[i] = -INFINITY;
 }
 
-void cuda_token_pool(backend *be, buf out, buf in, int64_t lo, int64_t hi, int64_t kernel, buf state)
+void cuda_token_keep(backend *be, buf out, buf in, int64_t lo, int64_t hi, buf state)
 {
-    if (hi <= lo || !cuda_begin(be, "token.pool")) return;
-    cudaError_t rc = launch(pool_k, dim3(cuda_blocks((size_t)(hi - lo), BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<float>(out), ptr<float>(in), lo, hi, kernel, ptr<int64_t>(state));
-    cuda_check(be, rc, "token.pool, %lld votes", (long long)(hi - lo));
+    if (hi <= lo || !cuda_begin(be, "token.keep")) return;
+    cudaError_t rc =
+        launch(keep_k, dim3(cuda_blocks((size_t)(hi - lo), BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
+               (const float *)ptr<float>(in), lo, hi, (const int64_t *)ptr<int64_t>(state));
+    cuda_check(be, rc, "token.keep, %lld votes", (long long)(hi - lo));
 }
 
 /* ---- copies ---- */
@@ -156,7 +152,7 @@ void cuda_token_pool(backend *be, buf out, buf in, int64_t lo, int64_t hi, int64
 /* A thread has an element of K and of V. */
 template <class T>
 static __global__ void gather_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx,
-                                int64_t n, int64_t *pos)
+                                int64_t n)
 {
     int head = blockIdx.y, dim = keys.dim;
     size_t e = (size_t)blockIdx.x * BLOCK + threadIdx.x, i = e / dim;
@@ -166,14 +162,12 @@ static __global__ void gather_k(float *k, float *v, size_t cap, half_rows keys, 
     size_t to = (head * cap + i) * dim + c;
     k[to] = element_of<T>(keys, head, slot, c);
     v[to] = element_of<T>(values, head, slot, c);
-    if (pos && head == 0 && c == 0) pos[i] = slot;
 }
 
 /* The same of rows in blocks; a warp has a row, blockIdx.z: of K or of V. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    gather_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx, int64_t n,
-                    int64_t *pos)
+    gather_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx, int64_t n)
 {
     const void *rows = blockIdx.z ? values.exact : keys.exact;
     int64_t i = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
@@ -184,7 +178,6 @@ static __global__ void __launch_bounds__(BLOCK)
     size_t slot = (size_t)idx[i];
     get_row(x, row_of<T>(rows, head * keys.cap + slot, dim), dim, turned);
     store_lanes((blockIdx.z ? v : k) + (head * cap + (size_t)i) * dim, x, dim);
-    if (pos && head == 0 && blockIdx.z == 0 && threadIdx.x % 32 == 0) pos[i] = (int64_t)slot;
 }
 
 template <class T> static constexpr auto gatherer_of()
@@ -193,7 +186,7 @@ template <class T> static constexpr auto gatherer_of()
     else return gather_k<T>;
 }
 
-void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)
+void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf read)
 {
     attn_args j;
     attn_job job = slots_job(rows, 0, n, read);
@@ -206,7 +199,7 @@ void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf
         if (in_blocks<T>) grid = dim3(cuda_blocks((size_t)n * 32, BLOCK), (unsigned)j.n_units, 2);
         cudaError_t rc =
             launch(gatherer_of<T>(), grid, dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v),
-                   out->cap, rows_of(rows, false), rows_of(rows, true), ptr<int32_t>(idx), n, ptr<int64_t>(pos));
+                   out->cap, rows_of(rows, false), rows_of(rows, true), ptr<int32_t>(idx), n);
         cuda_check(be, rc, "token.gather [%zu, %zu], %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n);
     });
 }

@@ -43,24 +43,16 @@ void ref_token_match(backend *be, const token_cache *c, buf u, int64_t lo, int64
     memcpy(c->probe.p, u.p, c->n_parts * c->part * sizeof(float));
 }
 
-void ref_token_pool(backend *be, buf out, buf in, int64_t lo, int64_t hi, int64_t kernel, buf state)
+void ref_token_keep(backend *be, buf out, buf in, int64_t lo, int64_t hi, buf state)
 {
     float *o = f32_at(out, 0);
     const float *x = f32_at(in, 0);
-    if (ref_token_again(state)) {
-        int64_t end = *i64_at(state, TOKEN_END);
-        for (int64_t i = end > lo ? end : lo; i < hi; i++) o[i] = -INFINITY;
-        return;
-    }
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t a = i - (kernel - 1) / 2, b = i + kernel / 2 + 1;
-        float most = -INFINITY;
-        for (int64_t k = a > lo ? a : lo; k < b && k < hi; k++) most = x[k] > most ? x[k] : most;
-        o[i] = most;
-    }
+    bool again = ref_token_again(state);
+    int64_t end = again ? *i64_at(state, TOKEN_END) : lo;
+    for (int64_t i = end > lo ? end : lo; i < hi; i++) o[i] = !again && x[i] > -INFINITY ? x[i] : -INFINITY;
 }
 
-void ref_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)
+void ref_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf read)
 {
     size_t d = rows->head_dim;
     attn_job job = ref_slots_job(rows, 0, n, read);
@@ -68,7 +60,6 @@ void ref_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf 
     ref_count_read(&job, true);
     for (size_t i = 0; i < (size_t)n; i++) {
         size_t slot = (size_t)*i32_at(idx, i);
-        if (pos.p) *i64_at(pos, i) = (int64_t)slot;
         for (size_t h = 0; h < rows->n_kv_heads; h++) {
             ref_row(rows, false, h, slot, f32_at(out->k, (h * out->cap + i) * d));
             ref_row(rows, true, h, slot, f32_at(out->v, (h * out->cap + i) * d));

@@ -184,7 +184,7 @@ static const char *const planned[] = {
     "retroinfer:budget=16:sink=1:local=4:size=2:update=4:skip=0",
     "actqkv:budget=18:sink=2:local=8:window=4:block=1:reps=1",
     "infllm:budget=18:sink=2:local=8:window=4:block=1:reps=1",
-    "tokenselect:budget=8:sink=2:local=8:window=4:pos=abs",
+    "tokenselect:budget=8:sink=2:local=8:window=4",
     "tokenselect:budget=8:sink=2:local=8:window=4:reuse=50:kv=kivi2/g=4/r=8",
     "h2o:budget=16:skip=0",
     "h2o:budget=16:skip=0:kv=kivi2/g=4/r=8",

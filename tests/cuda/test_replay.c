@@ -79,10 +79,9 @@ enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE,
     X(PROBE, 4 * HEADS * DIM)                                                                                          \
     X(STATE, 8 * TOKEN_STATE)                                                                                          \
     X(PRODUCTS, 4 * HEADS * STRIDE)                                                                                    \
-    X(POOLED, 4 * STRIDE)                                                                                              \
+    X(HELD, 4 * STRIDE)                                                                                                \
     X(COPY_K, 4 * KV * COPIES * DIM)                                                                                   \
     X(COPY_V, 4 * KV * COPIES * DIM)                                                                                   \
-    X(COPY_AT, 8 * COPIES)                                                                                             \
     X(CODE_K, KV *CAP *DIM / 4)                                                                                        \
     X(CODE_V, KV *CAP *DIM / 4)                                                                                        \
     X(PAIR_K, 4 * KV * CAP * RUNS)                                                                                     \
@@ -271,8 +270,8 @@ static void run_tokens(room *o, int64_t to)
                                .read = o->rest[READ]};
     op->match(o->be, &used, j.q, j.lo, j.hi);
     op->score(o->be, &j);
-    op->pool(o->be, o->rest[POOLED], j.score, j.lo, j.hi, 5, j.state);
-    op->gather(o->be, &copies, &rows, o->b[0][IDX], 20 + to % 7, o->rest[COPY_AT], o->rest[READ]);
+    op->keep(o->be, o->rest[HELD], j.score, j.lo, j.hi, j.state);
+    op->gather(o->be, &copies, &rows, o->b[0][IDX], 20 + to % 7, o->rest[READ]);
 }
 
 /* Rows that lists name become codes, and f16. */

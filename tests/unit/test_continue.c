@@ -34,7 +34,7 @@ static const char *const strategies[][3] = {
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
      "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool=fixed"},
     {"infllm:sink=3:local=16:window=8:block=4:reps=2:budget=31"},
-    {"tokenselect:sink=3:local=8:window=8:budget=12", "tokenselect:sink=3:local=8:window=8:budget=12:pos=abs:reuse=50"},
+    {"tokenselect:sink=3:local=8:window=8:budget=12", "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50"},
     {"kivi:bits=2:r=16:g=8"},
     {"logquant:bits=4:r=12:g=4"},
 };

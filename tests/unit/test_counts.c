@@ -223,7 +223,7 @@ static const struct {
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool=fixed", of_blocks, 0},
     {"infllm:sink=3:local=16:window=8:block=4:reps=2:budget=31", of_blocks, 0},
     {"tokenselect:sink=3:local=8:window=8:budget=12", of_tokenselect, 0},
-    {"tokenselect:sink=3:local=8:window=8:budget=12:reuse=101:pos=abs", of_tokenselect, 0},
+    {"tokenselect:sink=3:local=8:window=8:budget=12:reuse=101", of_tokenselect, 0},
     {"magicpig:K=1:L=400:sink=3:local=6:skip=0", of_magicpig, 0},
     {"full:kv=kivi2/r=16/g=8", of_kivi, 0},
     {"kivi:bits=2:r=16:g=8", of_kivi, 0},

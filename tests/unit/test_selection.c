@@ -113,7 +113,7 @@ static const struct {
     {"actqkv:sink=3:local=12:window=8:block=4:reps=2:budget=23", "f32", true},
     {"infllm:sink=3:local=12:window=8:block=4:reps=2:budget=23", "f32", true},
     {"tokenselect:sink=3:local=8:window=8:budget=8", "f32", true},
-    {"tokenselect:sink=3:local=8:window=8:budget=8:pos=abs", "f32", true},
+    {"tokenselect:sink=3:local=8:window=8:budget=8", "f32", true},
 };
 
 /* Bounds of doc/methods.md 0.2.3, 9.6 and 14a on what a decode step attends, here without snapkv, which grows. */

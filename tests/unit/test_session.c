@@ -153,7 +153,7 @@ static const char *const rotating[] = {
     "infllm:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "actqkv:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "tokenselect:budget=8:window=16:local=16:sink=4",
-    "tokenselect:budget=8:window=16:local=16:sink=4:pos=abs",
+    "tokenselect:budget=8:window=16:local=16:sink=4",
 };
 enum { N_ROTATING = sizeof rotating / sizeof *rotating, SEQS = 2 * N_ROTATING, LONGEST = 80 };
 

@@ -130,7 +130,7 @@ static const struct {
     {"actqkv:choose=newest:question=4", "question=4 with a choice that looks at no score, expected choose=best", NULL},
     {"actqkv:question=-1", "question='-1'", NULL},
     {"tokenselect:reuse=102", "reuse='102'", NULL},
-    {"tokenselect:pos=rank", "one of: slot abs", NULL},
+    {"tokenselect:pos=slot", "parameter 'pos' was removed, leave it out", NULL},
     {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
     {"logquant:kv=kivi2/r=64", "brings its own store, --kv kivi2", "f16"},
     {"streaming:budget=4", "at least sink + 1 = 5", NULL},
