@@ -19,34 +19,15 @@ static const prompt_field *field_at(const char *s, const prompt_field *f, size_t
     return NULL;
 }
 
-/* Writes to out where it is not NULL; the bytes that this takes. */
-static size_t fill(char *out, const char *s, const prompt_field *f, size_t n)
-{
-    size_t len = 0;
-    while (*s) {
-        const prompt_field *p = field_at(s, f, n);
-        if (out && p && p->value.n) memcpy(out + len, p->value.s, p->value.n);
-        if (out && !p) out[len] = *s;
-        len += p ? p->value.n : 1;
-        s += p ? strlen(p->name) : 1;
-    }
-    return len;
-}
-
-/* Makes room for n more bytes. */
-static status reserve(prompt_text *text, size_t n, err *e)
-{
-    size_t need;
-    TRY(size_add(&need, text->n, n, "prompt", e));
-    return MEM_ROOM(&text->s, &text->cap, need + 1, e);
-}
-
 status prompt_append(prompt_text *text, const char *template, const prompt_field *f, size_t n, err *e)
 {
-    TRY(reserve(text, fill(NULL, template, f, n), e));
-    text->n += fill(text->s + text->n, template, f, n);
-    text->s[text->n] = 0;
-    return ST_OK;
+    str_add(text, "", 0);
+    while (*template) {
+        const prompt_field *p = field_at(template, f, n);
+        str_add(text, p ? p->value.s : template, p ? p->value.n : 1);
+        template += p ? strlen(p->name) : 1;
+    }
+    return str_check(text, e);
 }
 
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e)
@@ -55,38 +36,16 @@ status prompt_fill(prompt_text *out, const char *template, const prompt_field *f
     return prompt_append(out, template, f, n, e);
 }
 
-/* Writes to out where it is not NULL; the bytes that this takes. */
-static size_t replaced(char *out, const prompt_text *in, utf8_text marker, utf8_text value)
-{
-    size_t len = 0, at = 0;
-    while (at < in->n) {
-        const char *next = memmem(in->s + at, in->n - at, marker.s, marker.n);
-        size_t plain = (next ? (size_t)(next - in->s) : in->n) - at;
-        if (out) memcpy(out + len, in->s + at, plain);
-        if (out && next && value.n) memcpy(out + len + plain, value.s, value.n);
-        len += plain + (next ? value.n : 0);
-        at += plain + (next ? marker.n : 0);
-    }
-    return len;
-}
-
 status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e)
 {
-    prompt_text out = {.n = replaced(NULL, text, marker, value)};
-    TRY(mem_alloc((void **)&out.s, out.n + 1, 1, "prompt", e));
-    replaced(out.s, text, marker, value);
-    mem_free(text->s);
-    *text = out;
-    return ST_OK;
+    str_replace(text, marker, value);
+    return str_check(text, e);
 }
 
 status prompt_add(prompt_text *text, const char *s, size_t n, err *e)
 {
-    TRY(reserve(text, n, e));
-    if (n) memcpy(text->s + text->n, s, n);
-    text->n += n;
-    text->s[text->n] = 0;
-    return ST_OK;
+    str_add(text, s, n);
+    return str_check(text, e);
 }
 
 status prompt_puts(prompt_text *text, const char *s, err *e)

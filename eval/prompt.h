@@ -4,14 +4,11 @@
 #define EVAL_PROMPT_H
 
 #include "attention/sequence.h"
-#include "tokenizer/chars.h"
+#include "eval/metrics/text.h"
 #include "tokenizer/tokenizer.h"
 
-/* A text of its own: s is NUL-terminated and freed with mem_free. Zeroed: empty. */
-typedef struct {
-    char *s;
-    size_t n, cap; /* cap: bytes that prompt_add has allocated; 0: s is exactly as long as the text */
-} prompt_text;
+/* A text that grows; s is freed with mem_free. An error of the functions below is str_check's. */
+typedef str prompt_text;
 
 typedef struct {
     const char *name; /* "{context}" */

@@ -48,7 +48,7 @@ static status extract_official(str *out, bool *found, utf8_text s, err *e)
     utf8_text a = {0};
     TRY(regex_find(&a, found, HASH, false, s, e));
     str_set(out, a.s, a.n);
-    str_replace(out, ",", "");
+    str_replace(out, utf8_of(","), utf8_of(""));
     return str_check(out, e);
 }
 
@@ -83,8 +83,8 @@ static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
 static void normalize(str *t, utf8_text s)
 {
     str_set(t, s.s, s.n);
-    str_replace(t, ",", "");
-    str_replace(t, "$", "");
+    str_replace(t, utf8_of(","), utf8_of(""));
+    str_replace(t, utf8_of("$"), utf8_of(""));
     size_t hash = text_find_last(str_text(t), utf8_of("#### "));
     if (hash <= t->n) str_cut(t, 0, hash + 5);
     size_t end = t->n - (t->n && t->s[t->n - 1] == '\n');
@@ -120,7 +120,7 @@ static status same_without_commas(bool *same, const str *answer, utf8_text label
     str b = {0};
     label = label_of(label);
     str_set(&b, label.s, label.n);
-    str_replace(&b, ",", "");
+    str_replace(&b, utf8_of(","), utf8_of(""));
     status st = str_check(&b, e);
     if (st == ST_OK) st = same_text(same, answer, str_text(&b), e);
     str_free(&b);

@@ -159,8 +159,8 @@ static bool begins_with_letter(const metric_pair *p, utf8_text s)
 static status add_debug_text(str *out, utf8_text s, err *e)
 {
     add_blanked(out, text_strip(s), "\n`'\"-*");
-    str_replace(out, "Option", " ");
-    str_replace(out, "option", " ");
+    str_replace(out, utf8_of("Option"), utf8_of(" "));
+    str_replace(out, utf8_of("option"), utf8_of(" "));
     collapse_spaces(out);
     return str_check(out, e);
 }

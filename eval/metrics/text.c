@@ -314,17 +314,18 @@ size_t str_find(const str *t, size_t from, const char *word)
     return text_find(str_text(t), from, utf8_of(word));
 }
 
-void str_replace(str *t, const char *from, const char *to)
+void str_replace(str *t, utf8_text from, utf8_text to)
 {
-    size_t at = 0, hit = str_find(t, 0, from), length = strlen(from);
-    if (hit > t->n || t->failed) return;
-    str out = {0};
-    for (; hit <= t->n; hit = str_find(t, at, from)) {
-        str_add(&out, t->s + at, hit - at);
-        str_add(&out, to, strlen(to));
-        at = hit + length;
+    const utf8_text s = str_text(t);
+    size_t at = 0, hit = text_find(s, 0, from);
+    str out = {.failed = t->failed};
+    if (hit > s.n) return;
+    for (; hit <= s.n; hit = text_find(s, at, from)) {
+        str_add(&out, s.s + at, hit - at);
+        str_add(&out, to.s, to.n);
+        at = hit + from.n;
     }
-    str_add(&out, t->s + at, t->n - at);
+    str_add(&out, s.s + at, s.n - at);
     str_free(t);
     *t = out;
 }

@@ -57,10 +57,10 @@ status text_number(uint32_t *id, size_t *n_distinct, const text_list *l, err *e)
 
 /* ---- texts that are rewritten. An allocation that fails is remembered: later steps do nothing ---- */
 
-/* Zeroed: empty. With n bytes; s is NULL or has a NUL behind them. */
+/* Zeroed: empty. s is NULL, or n bytes and a NUL. */
 typedef struct {
     char *s;
-    size_t n, cap;
+    size_t n, cap; /* cap: bytes that str_add has allocated; 0: s is exactly as long as the text */
     bool failed;
 } str;
 
@@ -81,8 +81,8 @@ void str_add_lower(str *t, utf8_text s);
 void str_add_upper(str *t, utf8_text s);
 /* Deletes [from, to). */
 void str_cut(str *t, size_t from, size_t to);
-/* str.replace: every occurrence, from the left; what was put in is not looked at again. */
-void str_replace(str *t, const char *from, const char *to);
+/* str.replace: every occurrence of a text that is not empty, from the left; what was put in is not looked at again. */
+void str_replace(str *t, utf8_text from, utf8_text to);
 /* str.strip() */
 void str_strip(str *t);
 
