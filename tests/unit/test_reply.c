@@ -155,8 +155,8 @@ static void check_cut(void)
     engine g;
     err e = {0};
     token_list ids = {0};
-    cli c = options("full");
-    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
+    reply_options o = options("full");
+    if (!is_ok(engine_open(&g, &o.run.engine, 1, true, &e), &e, "engine")) return;
     is_ok(tokenizer_encode(g.tok, "a \xf0\x9f\xa6\x91", 6, 0, &ids, &e), &e, "a character of several tokens");
     for (int cut = 0; cut < 2; cut++) {
         text_out t;
@@ -218,32 +218,30 @@ static status interrupted_reply(reply *r, const token_list *ids, reader *x, err 
 /* After Ctrl-C the printed tokens are those of the reply, of which the cache has all but the last. */
 static void check_interrupt(const char *draft)
 {
-    engine g;
     reply r;
     static reader x;
     err e = {0};
     token_list ids = prompt();
-    cli c = options("full");
+    reply_options o = options("full");
     char *want;
     size_t n;
-    c.engine.draft = draft;
-    c.n_new = 100000;
-    if (!is_ok(engine_open(&g, &c.engine, 1, true, &e), &e, "engine")) return;
-    if (is_ok(reply_create(&r, &c, &g, c.n_new, &e), &e, "reply")) {
+    o.run.engine.draft = draft;
+    o.n_new = 100000;
+    is_ok(reply_find(&r, &o, 0, &e), &e, "a model");
+    if (is_ok(reply_create(&r, o.n_new, &e), &e, "reply")) {
         signal(SIGINT, SIG_DFL);
         cli_catch_interrupt();
         is_ok(interrupted_reply(&r, &ids, &x, &e), &e, "%s: a reply that Ctrl-C ends", draft ? draft : "single steps");
         ok(cli_interrupted() && r.said.n > 0 && r.said.n < 100000, "after some tokens");
-        is_ok(tokenizer_decode(g.tok, r.said.ids, r.said.n, false, &want, &n, &e), &e, "text of the reply");
+        is_ok(tokenizer_decode(r.g.tok, r.said.ids, r.said.n, false, &want, &n, &e), &e, "text of the reply");
         is_str(x.text, want, "the printed text");
         ok(r.q.ids.n == ids.n + r.said.n && memcmp(r.q.ids.ids + ids.n, r.said.ids, r.said.n * sizeof *r.said.ids) == 0,
            "the sequence has the printed tokens");
         check_held(&r, "after Ctrl-C");
         cli_clear_interrupt();
         mem_free(want);
-        reply_free(&r);
     }
-    engine_close(&g);
+    reply_free(&r);
     token_list_free(&ids);
 }
 
