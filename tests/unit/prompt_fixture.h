@@ -5,6 +5,7 @@
 #define TESTS_UNIT_PROMPT_FIXTURE_H
 
 #include "eval/prompt.h"
+#include "eval/samples.h"
 #include "kernels/base/sha256.h"
 #include "tests/unit/test_tokenizer_util.h"
 
@@ -13,6 +14,19 @@ static inline const char *string_in(const json_t *j, const char *key)
 {
     const char *s = json_string_value(json_object_get(j, key));
     return s ? s : "";
+}
+
+/* Reads the sample of a line of "x.jsonl"; sample_drop(l, s) frees it. l: its size and drop. */
+static inline status read_sample(void *s, const sample_reader *r, const sample_list *l, const char *line, err *e)
+{
+    sample_list one = *l;
+    *e = (err){0};
+    memset(s, 0, l->size);
+    status st = samples_add(&one, r, "x.jsonl", line, strlen(line), e);
+    if (st == ST_OK) memcpy(s, samples_at(&one, 0), l->size);
+    one.n = 0; /* the caller has it */
+    samples_free(&one);
+    return st;
 }
 
 /* A file of the real data, and how transformers has it. */

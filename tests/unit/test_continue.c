@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A fork and a loaded session continue with the bits of the session that they were taken from, for every strategy and
  * every length of a prompt from 0 to MOST. Beyond ALL_SAVED, where no strategy here has a border, every third length is
- * saved and loaded, and the others are forked twice. The model has dynamic RoPE: frequencies differ from length to
- * length. */
+ * saved and loaded, and the others are forked twice. Of a fork that goes its own way nothing is left in the next one.
+ * The model has dynamic RoPE: frequencies differ from length to length. */
 #include "config.h"
 
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "model/session_file.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
 enum { MOST = 200, ALL_SAVED = 80, STEPS = 2, CONTEXT = MOST + 16, TOGETHER = 5 };
@@ -89,13 +90,17 @@ static status feed(subject *const *x, size_t n_subjects, int64_t n, err *e)
     return n_shared > 0 ? session_prefill(shared, n_shared, ids, (size_t)n, &o, e) : ST_OK;
 }
 
-/* Makes the fork and the loaded session. */
+/* Makes the fork and the loaded session. A fork before them takes a step of its own. */
 static bool take(subject *x, int64_t n)
 {
+    static float row[U_VOCAB];
     err e = {0};
     session_notes none = {0};
+    const int32_t own = (some_id(n) + 31) % 300;
     session_file_close(copy);
     status st = session_keep(&copy, x->s[OF], &none, &e);
+    if (st == ST_OK) st = session_load(x->s[FORK], copy, &none, &e);
+    if (st == ST_OK) st = session_decode(&x->s[FORK], 1, &own, row, &e);
     if (st == ST_OK) st = session_load(x->s[FORK], copy, &none, &e);
     bool saved = n <= ALL_SAVED || n % 3 == 0;
     if (st == ST_OK && saved) st = save_plain(x->s[OF], path, &e);
@@ -144,6 +149,17 @@ static status check_length(subject *subjects, int64_t n, err *e)
     return ST_OK;
 }
 
+/* No memory is lost where there is none for a fork. */
+static void check_oom(subject *x)
+{
+    session_notes none = {0};
+    oom_run o = {0};
+    session_file_close(copy);
+    copy = NULL;
+    while (oom_next(&o)) oom_saw(&o, session_keep(&copy, x->s[OF], &none, &o.e), &copy);
+    oom_ok(&o, 1, x->text);
+}
+
 int main(void)
 {
     static subject subjects[N_STRATEGIES * N_CONFIGS];
@@ -158,6 +174,7 @@ int main(void)
     for (int64_t n = 0; n <= MOST && opened; n++)
         if (!tap_leaves_out(n % 5 != 0)) opened = check_length(subjects, n, &e) == ST_OK;
     is_ok(e.code, &e, "prompts and steps");
+    for (size_t i = 0; i < 3 && opened; i++) check_oom(&subjects[i * N_CONFIGS]);
     for (size_t i = 0; i < N_STRATEGIES * N_CONFIGS; i++) {
         subject *x = &subjects[i];
         if (x->text)

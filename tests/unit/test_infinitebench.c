@@ -24,23 +24,12 @@ static size_t task_of(const char *name)
 
 /* ---- lines ---- */
 
+static const sample_list lines = {.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
+
 static status read_line(infinitebench_sample *s, infinitebench_set set, const char *line, err *e)
 {
     const sample_reader r = {.names = &infinitebench_names, .read = infinitebench_read, .own = &sets[set]};
-    sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
-    *e = (err){0};
-    *s = (infinitebench_sample){0};
-    status st = samples_add(&l, &r, "x.jsonl", line, strlen(line), e);
-    if (st == ST_OK) *s = *(infinitebench_sample *)samples_at(&l, 0);
-    l.n = 0; /* the caller has it */
-    samples_free(&l);
-    return st;
-}
-
-static void free_sample(infinitebench_sample *s)
-{
-    infinitebench_drop(s);
-    json_decref(s->at.root);
+    return read_sample(s, &r, &lines, line, e);
 }
 
 static const char *field_of(const infinitebench_sample *s, const char *name)
@@ -116,7 +105,7 @@ static void test_fields(void)
             is_err(st, &e, ST_FORMAT, cases[i].want, "line %zu", i);
             ok(strncmp(e.msg, "x.jsonl line 1: ", 16) == 0, "which says where: %s", e.msg);
         }
-        free_sample(&s);
+        sample_drop(&lines, &s);
     }
 }
 
@@ -135,7 +124,7 @@ static void test_long_line(void)
     strcpy(at, end);
     is_ok(read_line(&s, PROMPTS_OFFICIAL, line, &e), &e, "a long line without a match");
     is_str(field_of(&s, "{prefix}"), "What is the last in the following list?", "the next one's");
-    free_sample(&s);
+    sample_drop(&lines, &s);
     free(line);
 }
 
@@ -156,20 +145,20 @@ static void test_labels(void)
     ok(json_array_size(s.labels) == 2, "has two labels");
     is_str(label_of(&s, 1), "D", "gets its letter");
     ok(infinitebench_answers(&s) == s.labels, "in the results too");
-    free_sample(&s);
+    sample_drop(&lines, &s);
     is_ok(read_line(&s, PROMPTS_OFFICIAL,
                     "{\"dataset\":\"math_find\",\"context\":\"c\",\"input\":\"The x of\",\"answer\":[5.0]}", &e),
           &e, "a number");
     is_str(label_of(&s, 0), "5.0", "is a text as a label");
     ok(json_array_size(s.labels) == 1 && json_is_real(json_array_get(infinitebench_answers(&s), 0)),
        "stays what it is in the results");
-    free_sample(&s);
+    sample_drop(&lines, &s);
     is_err(read_line(&s, PROMPTS_INFLLM,
                      "{\"dataset\":\"kv_retrieval\",\"context\":\"c\",\"input\":\"which?\","
                      "\"answer\":\"1\"}",
                      &e),
            &e, ST_FORMAT, "no key in quotes", "InfLLM's prompt needs the key");
-    free_sample(&s);
+    sample_drop(&lines, &s);
 }
 
 /* ---- samples that are made ---- */
@@ -351,8 +340,7 @@ static status make_sample(infinitebench_sample *s, const infinitebench_prompts *
 {
     const writing w = {p, how};
     const made_source source = {.exact = true, .own = &w, .read = read_made, .make = make_made, .count = count_made};
-    const sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
-    return made_fit(s, &source, &l, &infinitebench_names, at, e);
+    return made_fit(s, &source, &lines, &infinitebench_names, at, e);
 }
 
 static void check_longest(const prompter *how, const infinitebench_prompts *p, const made_place *at)
@@ -370,8 +358,8 @@ static void check_longest(const prompter *how, const infinitebench_prompts *p, c
     ok(n <= room && tokens_of(p, how, &more) > room, "%zu units fill %zu of %zu tokens, one more does not fit", units,
        n, room);
     ok(s.length == at->length && s.at.index == at->number && s.depth >= 0, "it knows its place");
-    free_sample(&s);
-    free_sample(&more);
+    sample_drop(&lines, &s);
+    sample_drop(&lines, &more);
 }
 
 static void test_longest(void)
@@ -406,7 +394,7 @@ static void test_memory(void)
         infinitebench_sample s;
         status st = make_sample(&s, &sets[0], &how, &at, &o.e);
         oom_saw(&o, st, NULL);
-        if (st == ST_OK) free_sample(&s);
+        if (st == ST_OK) sample_drop(&lines, &s);
     }
     if (t) ok((o.done || o.n == 400) && !o.bad, "out of memory at each of %ld allocations", o.n);
     tokenizer_free(t);
@@ -433,7 +421,7 @@ static void test_last_token(void)
        "InfLLM feeds the last token of the prompt by itself");
     prompt_tokens_free(&chat);
     prompt_tokens_free(&infllm);
-    free_sample(&s);
+    sample_drop(&lines, &s);
     tokenizer_free(t);
 }
 
@@ -456,7 +444,7 @@ static void test_sets(void)
 /* ---- against the official steps ---- */
 
 /* Line number `index` of a file of samples, with the prompts of a set. */
-static bool read_sample(infinitebench_sample *s, const char *rel, size_t index, infinitebench_set set)
+static bool read_nth(infinitebench_sample *s, const char *rel, size_t index, infinitebench_set set)
 {
     line_reader r = {.name = rel};
     const char *line;
@@ -491,10 +479,10 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
                     .halves = true,
                     .clean = r->clean};
     prompt_tokens out;
-    if (!read_sample(&s, own ? "eval/infinitebench/samples.jsonl" : "tests/data/infinitebench/odd.jsonl", index, set))
+    if (!read_nth(&s, own ? "eval/infinitebench/samples.jsonl" : "tests/data/infinitebench/odd.jsonl", index, set))
         return false;
     status st = infinitebench_prompt_make(&out, &sets[set], &how, &s, NULL);
-    free_sample(&s);
+    sample_drop(&lines, &s);
     return is_prompt(j, &out, st);
 }
 

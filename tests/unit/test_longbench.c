@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "eval/longbench/longbench.h"
+#include "tests/unit/files.h"
 #include "tests/unit/metric_rows.h"
 
 static longbench_table table;
@@ -133,12 +134,6 @@ static void test_scorer(void)
 /* ---- files ---- */
 
 static char work[] = "longbench_XXXXXX";
-
-static void write_file(const char *path, const char *s, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(s, 1, n, f) != n || fclose(f) != 0) abort();
-}
 
 static status score_text(const char *dataset, const char *s, size_t n, bool need_length, longbench_scores *out, err *e)
 {

@@ -12,13 +12,9 @@
 #include "kernels/base/mem.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/prompt_fixture.h"
+#include "tokenizer/chars.h"
 
 static longbench2_templates templates;
-
-static utf8_text text_of(const char *s)
-{
-    return (utf8_text){s, strlen(s)};
-}
 
 /* ---- choices ---- */
 
@@ -52,7 +48,7 @@ static void test_choices(void)
         {"\xe7\xad\x94\xef\xbc\x9aThe correct answer is (A)\xe3\x80\x82", 'A'},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int(longbench2_choice(text_of(cases[i].output)), cases[i].want, "choice of output %zu", i);
+        is_int(longbench2_choice(utf8_of(cases[i].output)), cases[i].want, "choice of output %zu", i);
     is_int(longbench2_choice((utf8_text){"\0The correct answer is (C)\0", 27}), 'C', "beside NULs");
     is_int(longbench2_choice((utf8_text){NULL, 0}), 0, "of nothing");
 }
@@ -61,11 +57,11 @@ static void test_choices(void)
 
 static void test_pariskv_prompt(void)
 {
-    longbench2_sample s = {.context = text_of(" $Q$ {A} "), .question = text_of("{context}?")};
+    longbench2_sample s = {.context = utf8_of(" $Q$ {A} "), .question = utf8_of("{context}?")};
     prompt_text t;
     err e = {0};
-    for (int i = 0; i < LONGBENCH2_CHOICES; i++) s.choice[i] = text_of(&"w\0x\0y\0z"[2 * i]);
-    if (!is_ok(longbench2_fill(&t, &templates, LONGBENCH2_PARISKV, &s, text_of("r"), &e), &e, "ParisKV's prompt"))
+    for (int i = 0; i < LONGBENCH2_CHOICES; i++) s.choice[i] = utf8_of(&"w\0x\0y\0z"[2 * i]);
+    if (!is_ok(longbench2_fill(&t, &templates, LONGBENCH2_PARISKV, &s, utf8_of("r"), &e), &e, "ParisKV's prompt"))
         return;
     is_str(
         t.s,
@@ -78,11 +74,11 @@ static void test_pariskv_prompt(void)
 
 static void test_says(void)
 {
-    ok(longbench2_says(text_of("**The correct answer is (B)**"), 'B'), "kvpress: in brackets");
-    ok(longbench2_says(text_of("The correct answer is A. No: The correct answer is B"), 'B'), "any of several");
-    ok(longbench2_says(text_of("The correct answer is Dog"), 'D'), "the beginning of a word");
-    ok(!longbench2_says(text_of("the correct answer is B"), 'B'), "case counts");
-    ok(!longbench2_says(text_of("The correct answer is A"), 'B'), "another letter");
+    ok(longbench2_says(utf8_of("**The correct answer is (B)**"), 'B'), "kvpress: in brackets");
+    ok(longbench2_says(utf8_of("The correct answer is A. No: The correct answer is B"), 'B'), "any of several");
+    ok(longbench2_says(utf8_of("The correct answer is Dog"), 'D'), "the beginning of a word");
+    ok(!longbench2_says(utf8_of("the correct answer is B"), 'B'), "case counts");
+    ok(!longbench2_says(utf8_of("The correct answer is A"), 'B'), "another letter");
 }
 
 /* ---- markers ---- */
@@ -91,7 +87,7 @@ static void replaces(const char *in, const char *marker, const char *value, cons
 {
     prompt_text t = {.s = mem_strdup(in), .n = strlen(in)};
     err e = {0};
-    is_ok(prompt_replace(&t, text_of(marker), text_of(value), &e), &e, "replace %s", marker);
+    is_ok(prompt_replace(&t, utf8_of(marker), utf8_of(value), &e), &e, "replace %s", marker);
     is_str(t.s, want, "in '%s'", in);
     is_int((long long)t.n, (long long)strlen(want), "its length");
     mem_free(t.s);
@@ -149,7 +145,7 @@ static void test_fill(void)
                 utf8_text want = text_in(json_object_get(nth(&d, i)->at.root, key));
                 n++;
                 if (longbench2_fill(&t, &templates, (longbench2_prompt)p, nth(&d, i),
-                                    text_of(" I looked at the window. \n"), &e) != ST_OK)
+                                    utf8_of(" I looked at the window. \n"), &e) != ST_OK)
                     continue;
                 good += want.s && want.n == t.n && memcmp(want.s, t.s, t.n) == 0;
                 mem_free(t.s);
@@ -170,8 +166,8 @@ static void test_strip(void)
     prompt_text t;
     err e = {0};
     snprintf(question, sizeof question, "%s\xe2\x80\x8b x\xef\xbb\xbf%s", all, all);
-    s.question = text_of(question);
-    s.context = text_of(all);
+    s.question = utf8_of(question);
+    s.context = utf8_of(all);
     is_ok(longbench2_fill(&t, &templates, LONGBENCH2_0SHOT, &s, (utf8_text){0}, &e), &e, "filled");
     ok(t.s && strstr(t.s, "<text>\n\n</text>"), "a context of white space is empty");
     ok(t.s && strstr(t.s, "this question: \xe2\x80\x8b x\xef\xbb\xbf\nChoices"), "U+200B and U+FEFF stay");
@@ -293,7 +289,7 @@ static void test_memory(void)
         sample_list d;
         prompt_text t = {0};
         status st = read_source(&d, &s, &o.e);
-        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, nth(&d, 1), text_of("r"), &o.e);
+        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, nth(&d, 1), utf8_of("r"), &o.e);
         oom_saw(&o, st, NULL);
         mem_free(t.s);
         samples_free(&d);
@@ -341,7 +337,7 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     prompt_tokens out = {0};
     if (!s) return false;
     status st = longbench2_fill(&text, &templates, prompt_of(j), s,
-                                text_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
+                                utf8_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
     if (st == ST_OK) st = prompter_wrap(&out, &p, true, &text, NULL);
     if (st == ST_OK) st = prompter_encode(&out, &p, true, &text, text.n, NULL);
     mem_free(text.s);

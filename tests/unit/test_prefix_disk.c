@@ -4,7 +4,6 @@
 #include "config.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "generate/prefix_disk.h"
+#include "tests/unit/files.h"
 #include "tests/unit/prefix_util.h"
 
 enum { STEPS = 4 };
@@ -134,13 +134,6 @@ static void check_limit(int last)
     unlink(path);
 }
 
-static void put(const char *file, const char *bytes, size_t n)
-{
-    int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (write(fd, bytes, n) != (ssize_t)n) abort();
-    close(fd);
-}
-
 /* Each byte that was written and is changed: the entry serves nobody. Bytes that nobody wrote may be anything. */
 static void check_damage(void)
 {
@@ -156,7 +149,7 @@ static void check_damage(void)
     is_ok(file_read(&file, &n, path, (size_t)1 << 30, &e), &e, "its file");
     for (size_t i = 0; i < n; i += file[i] || i + 400 > n ? 61 : 65536 - i % 65536, tried++) {
         file[i] = (char)(file[i] ^ (1 << i % 8));
-        put(path, file, n);
+        write_file(path, file, n);
         file[i] = (char)(file[i] ^ (1 << i % 8));
         p = store(UINT64_MAX);
         served += ask(&got, p, 1) > 0 && file[i] != 0;
@@ -166,7 +159,7 @@ static void check_damage(void)
     is_int((long long)bad, 0, "%zu places: no answer changes", tried);
     is_int((long long)served, 0, "and none comes from such a file");
     for (size_t cut = 0; cut < n; cut += n / 7 + 1) {
-        put(path, file, cut);
+        write_file(path, file, cut);
         p = store(UINT64_MAX);
         is_int((long long)ask(&got, p, 1), 0, "cut to %zu bytes", cut);
         prefix_close(p);
@@ -177,13 +170,13 @@ static void check_damage(void)
     if (MEM_NEW(&longer, n + 1, &e) != ST_OK) abort();
     memcpy(longer, file, saved);
     memcpy(longer + saved + 1, file + saved, sizeof(prefix_footer));
-    put(path, longer, n + 1);
+    write_file(path, longer, n + 1);
     mem_free(longer);
     p = store(UINT64_MAX);
     is_int((long long)prefix_count(p).entries, 0, "a byte between session and footer: no entry");
     prefix_close(p);
     snprintf(path, sizeof path, "%s/%s", dir, other_key);
-    put(path, file, n);
+    write_file(path, file, n);
     p = store(UINT64_MAX);
     ok(prefix_count(p).entries == 0 && access(path, F_OK) != 0, "so does one with another one's name");
     prefix_close(p);
@@ -221,8 +214,8 @@ static void check_folder(void)
     char text[160], part[160];
     snprintf(text, sizeof text, "%s/notes.txt", dir);
     snprintf(part, sizeof part, "%s/%s.123.part", dir, key);
-    put(text, "mine", 4);
-    put(part, "half", 4);
+    write_file(text, "mine", 4);
+    write_file(part, "half", 4);
     prefix_close(store(UINT64_MAX));
     ok(access(text, F_OK) == 0, "a file that is no entry is left alone");
     ok(access(part, F_OK) != 0, "half an entry goes");

@@ -2,7 +2,6 @@
 /* Files of results: going on, what is refused, and a file cut at any byte. */
 #include "config.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "eval/results.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/files.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"
 
@@ -35,12 +35,6 @@ static json_t *line(const char *dataset, int index, double score)
 {
     return json_pack("{s:s, s:i, s:f, s:s}", "dataset", dataset, "index", index, "score", score, "prediction",
                      "a \"b\"\n\xe5\x8c\x97");
-}
-
-static void put_file(const char *s, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(s, 1, n, f) != n || fclose(f) != 0) abort();
 }
 
 static void get_file(char **s, size_t *n)
@@ -98,7 +92,7 @@ static void test_cuts(void)
     is_int((long long)whole_lines(s, n), 4, "a head and three results");
     for (size_t cut = 0; cut <= n; cut++) {
         size_t lines = whole_lines(s, cut), want = lines ? lines - 1 : 0;
-        put_file(s, cut);
+        write_file(path, s, cut);
         if (open_with(&r, path, "{\"seed\":1}", &e) != ST_OK || results_count(r) != want) bad++;
         if (r && !has(r, "y", 0) && results_add(r, line("y", 0, 0), &e) != ST_OK) bad++;
         results_close(r);
@@ -107,7 +101,7 @@ static void test_cuts(void)
         mem_free(t);
     }
     is_int(bad, 0, "cut at each of %zu bytes", n);
-    put_file(s, n);
+    write_file(path, s, n);
     mem_free(s);
 }
 
@@ -133,23 +127,23 @@ static void test_refused(void)
     refused("{\"seed\":2}", ST_USAGE, "'seed' is 1 there, 2 now", "another value");
     refused("{\"seed\":1,\"limit\":5}", ST_USAGE, "'limit' is missing there, 5 now", "one more");
     refused("{}", ST_USAGE, "'seed' is 1 there, missing now", "one less");
-    put_file("{\"kvasir\":\"eval pg19\",\"config\":{}}\n", 35);
+    write_file(path, "{\"kvasir\":\"eval pg19\",\"config\":{}}\n", 35);
     refused("{}", ST_USAGE, "results of 'eval pg19'", "another command");
-    put_file("chapter 1", 9);
+    write_file(path, "chapter 1", 9);
     refused("{}", ST_USAGE, "not a file of results", "somebody's text");
-    put_file("{\"kvasir\":1}\n", 13);
+    write_file(path, "{\"kvasir\":1}\n", 13);
     refused("{}", ST_USAGE, "not a file of results", "no head");
     int n = snprintf(text, sizeof text, "%s{\"dataset\":\"x\",\"index\":0}\n{\"dataset\":\n", head);
-    put_file(text, (size_t)n);
+    write_file(path, text, (size_t)n);
     refused("{\"seed\":1}", ST_FORMAT, "line 3", "a line that is no JSON");
     n = snprintf(text, sizeof text, "%s{\"dataset\":\"x\"}\n", head);
-    put_file(text, (size_t)n);
+    write_file(path, text, (size_t)n);
     refused("{\"seed\":1}", ST_FORMAT, "line 2", "a line without its identity");
     n = snprintf(text, sizeof text,
                  "%s{\"dataset\":\"x\",\"index\":0,\"score\":1}\n"
                  "{\"dataset\":\"x\",\"index\":0,\"score\":2}\n",
                  head);
-    put_file(text, (size_t)n);
+    write_file(path, text, (size_t)n);
     results *r;
     err e;
     is_ok(open_with(&r, path, "{\"seed\":1}", &e), &e, "a result that is there twice");

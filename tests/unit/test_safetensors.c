@@ -8,6 +8,7 @@
 
 #include "kernels/base/mem.h"
 #include "model/safetensors.h"
+#include "tests/unit/files.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"
 
@@ -26,12 +27,6 @@ static blob make(const char *header, size_t n_data)
     memcpy(b.p + 8, header, n);
     for (size_t i = 0; i < n_data; i++) b.p[8 + n + i] = (uint8_t)i;
     return b;
-}
-
-static void write_file(const char *path, const void *p, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(p, 1, n, f) != n || fclose(f) != 0) exit(1);
 }
 
 #define T(name, dtype, shape, offsets)                                                                                 \

@@ -8,24 +8,14 @@
 
 #include "eval/scbench/scbench.h"
 #include "kernels/base/mem.h"
-#include "tests/tap.h"
+#include "tests/unit/prompt_fixture.h"
+
+static const sample_list lines = {.size = sizeof(scbench_sample), .drop = scbench_drop};
 
 static status read_line(scbench_sample *s, const char *line, err *e)
 {
     const sample_reader r = {.names = &scbench_names, .read = scbench_read};
-    sample_list l = {.size = sizeof *s, .drop = scbench_drop};
-    *s = (scbench_sample){0};
-    status st = samples_add(&l, &r, "line", line, strlen(line), e);
-    if (st == ST_OK) *s = *(scbench_sample *)samples_at(&l, 0);
-    l.n = 0; /* the caller has it */
-    samples_free(&l);
-    return st;
-}
-
-static void free_sample(scbench_sample *s)
-{
-    scbench_drop(s);
-    json_decref(s->at.root);
+    return read_sample(s, &r, &lines, line, e);
 }
 
 /* The parts of a line in a mode, one behind the other with " | " between. */
@@ -42,7 +32,7 @@ static void parts_are(const scbench_asking *a, const char *line, const char *wan
             mem_free(t.s);
         }
     is_str(got, want, "its parts");
-    free_sample(&s);
+    sample_drop(&lines, &s);
 }
 
 /* Behind the model's own answer: the tokens of part 1, and the one that ends an answer. */
@@ -61,7 +51,7 @@ static void own_part_is(const scbench_asking *a, const char *line, const char *w
     }
     mem_free(text);
     scbench_parts_free(&p);
-    free_sample(&s);
+    sample_drop(&lines, &s);
 }
 
 /* Prompts as evals.md 16.1 has them, in Llama-3's template and without one. */

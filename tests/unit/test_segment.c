@@ -8,6 +8,7 @@
 #include "eval/metrics/segment.h"
 #include "kernels/base/clock.h"
 #include "tests/unit/oom.h"
+#include "tests/unit/files.h"
 #include "tests/unit/metric_rows.h"
 
 static segmenter *g;
@@ -95,12 +96,6 @@ static void test_real(void)
 
 /* ---- broken tables ---- */
 
-static void write_file(const char *path, const char *s)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f || fputs(s, f) < 0 || fclose(f) != 0) abort();
-}
-
 /* A folder of tables. */
 static struct {
     char dir[32], dictionary[64], model[64];
@@ -112,8 +107,8 @@ static size_t count_words(const char *dictionary, const char *model, const char 
     segmenter *small;
     text_list words = {0};
     err e = {0};
-    write_file(work.dictionary, dictionary);
-    write_file(work.model, model);
+    write_file(work.dictionary, dictionary, strlen(dictionary));
+    write_file(work.model, model, strlen(model));
     if (!is_ok(segmenter_create(&small, work.dir, &e), &e, "small tables")) return 0;
     if (segmenter_cut(small, utf8_of(from), &words, NULL) != ST_OK) abort();
     size_t n = words.n;
@@ -126,8 +121,8 @@ static void refuses(const char *dictionary, const char *model, const char *messa
 {
     segmenter *none;
     err e = {0};
-    write_file(work.dictionary, dictionary);
-    write_file(work.model, model);
+    write_file(work.dictionary, dictionary, strlen(dictionary));
+    write_file(work.model, model, strlen(model));
     is_err(segmenter_create(&none, work.dir, &e), &e, ST_FORMAT, message, "tables %zu", number);
 }
 
@@ -185,7 +180,7 @@ static void test_tables(void)
     snprintf(work.dictionary, sizeof work.dictionary, "%s/dict.txt", work.dir);
     snprintf(work.model, sizeof work.model, "%s/hmm.tsv", work.dir);
     is_err(segmenter_create(&none, work.dir, &e), &e, ST_IO, "dict.txt", "no dictionary");
-    write_file(work.dictionary, "a 1\n");
+    write_file(work.dictionary, "a 1\n", 4);
     e = (err){0};
     is_err(segmenter_create(&none, work.dir, &e), &e, ST_IO, "hmm.tsv", "no model");
     test_dictionary();

@@ -12,6 +12,7 @@
 #include "kernels/base/draft.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/files.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/product.h"
 #include "tests/unit/session_util.h"
@@ -195,20 +196,13 @@ static void check_specs(void)
 
 /* ---- what is refused ---- */
 
-/* A copy of the file at `path` in memory, and one of memory in the file. */
+/* A copy of the file at `path` in memory. */
 static unsigned char *read_all(size_t *n)
 {
     err e = {0};
     char *text = NULL;
     is_ok(file_read(&text, n, path, (size_t)1 << 30, &e), &e, "the file");
     return (unsigned char *)text;
-}
-
-static void write_all(const unsigned char *p, size_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (write(fd, p, n) != (ssize_t)n) abort();
-    close(fd);
 }
 
 static bool is_refused(session *s, status want)
@@ -308,7 +302,7 @@ static void check_state(void)
         memcpy(old, file + i, 4);
         memcpy(file + i, &wrong, 4);
         seal(file, n);
-        write_all(file, n);
+        write_file(path, file, n);
         if (load_plain(s, path, &why) == ST_FORMAT)
             for (size_t k = 0; k < N_ERRORS; k++) seen[k] += strstr(why.msg, errors[k]) != NULL;
         memcpy(file + i, old, 4);
@@ -359,7 +353,7 @@ static void check_foreign(void)
         h->version = heads[i].version;
         h->order = heads[i].order;
         seal(file, n);
-        write_all(file, n);
+        write_file(path, file, n);
         is_err(load_plain(s, path, &why), &why, ST_FORMAT, heads[i].part, "a header");
     }
     mem_free(file);

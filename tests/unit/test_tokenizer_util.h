@@ -12,6 +12,7 @@
 
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
+#include "tests/unit/files.h"
 #include "tokenizer/impl.h"
 #include "tokenizer/normalize.h"
 
@@ -193,13 +194,6 @@ static inline void check_long(const tokenizer *t, const char *name)
     free(text);
     fclose(f);
     fclose(g);
-}
-
-static inline void write_file(const char *path, const char *text, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(text, 1, n, f) != n) printf("Bail out! cannot write %s\n", path);
-    if (f) fclose(f);
 }
 
 /* A fresh folder below the current directory; remove_dir takes its files and itself away. */
