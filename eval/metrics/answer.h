@@ -15,8 +15,12 @@ struct answer_rule {
     bool (*find)(utf8_text *answer, utf8_text output);
     /* Puts the answer into *out, which is empty; *found false: the output has none. */
     status (*extract)(str *out, bool *found, utf8_text output, err *e);
-    /* Whether the answer is the label. */
-    status (*same)(bool *same, const str *answer, utf8_text label, err *e);
+    /* Takes the answer out of a label. ST_FORMAT: it has none. NULL: the label is the answer. */
+    status (*label)(str *label, err *e);
+    /* Removes what does not count from the answer, and from the label. NULL: everything counts. */
+    void (*clean)(str *t);
+    /* True if both are the same answer; it may change them. NULL: where the texts are equal. */
+    bool (*equal)(str *a, str *b);
 };
 
 /* ---- GSM8K: numbers in English text ---- */

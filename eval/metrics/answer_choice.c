@@ -152,18 +152,15 @@ static status extract_lmeval(str *out, bool *found, utf8_text s, err *e)
 }
 
 /* "B" or "(B)". */
-static status same_letter(bool *same, const str *answer, utf8_text label, err *e)
+static status label_letter(str *label, err *e)
 {
-    label = text_strip(label);
-    if (label.n == 3 && label.s[0] == '(' && label.s[2] == ')') label = (utf8_text){label.s + 1, 1};
-    if (label.n != 1 || label.s[0] < 'A' || label.s[0] > 'D')
-        return err_set(e, ST_FORMAT, "the answer '%.*s' is none of A, B, C, D", label.n < 40 ? (int)label.n : 40,
-                       label.s);
-    *same = answer->n == 1 && answer->s[0] == label.s[0];
-    return ST_OK;
+    str_strip(label);
+    if (label->n == 3 && label->s[0] == '(' && label->s[2] == ')') str_set(label, &(char){label->s[1]}, 1);
+    if (label->n == 1 && label->s[0] >= 'A' && label->s[0] <= 'D') return ST_OK;
+    return err_set(e, ST_FORMAT, "the answer '%.40s' is none of A, B, C, D", str_text(label).s);
 }
 
-const answer_rule answer_gpqa = {.extract = extract_plain, .same = same_letter},
-                  answer_gpqa_cot = {.extract = extract_cot, .same = same_letter},
-                  answer_gpqa_simple_evals = {.extract = extract_simple_evals, .same = same_letter},
-                  answer_gpqa_lmeval = {.extract = extract_lmeval, .same = same_letter};
+const answer_rule answer_gpqa = {.extract = extract_plain, .label = label_letter},
+                  answer_gpqa_cot = {.extract = extract_cot, .label = label_letter},
+                  answer_gpqa_simple_evals = {.extract = extract_simple_evals, .label = label_letter},
+                  answer_gpqa_lmeval = {.extract = extract_lmeval, .label = label_letter};

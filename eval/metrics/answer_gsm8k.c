@@ -21,13 +21,6 @@ static bool after_hashes(utf8_text *out, utf8_text s)
     return at <= s.n;
 }
 
-/* The label itself: what stands behind its last "####", if it has one. */
-static utf8_text label_of(utf8_text s)
-{
-    after_hashes(&s, s);
-    return text_strip(s);
-}
-
 /* ---- what an output answers: patterns of lm-eval and of the dataset's own code ---- */
 
 #define NUMBER   "-?[0-9.,]+"
@@ -79,10 +72,9 @@ static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
 
 /* ---- whether it is right ---- */
 
-/* lm-eval's exact_match, with what it ignores. */
-static void normalize(str *t, utf8_text s)
+/* lm-eval's exact_match ignores this. */
+static void clean_lmeval(str *t)
 {
-    str_set(t, s.s, s.n);
     str_replace(t, utf8_of(","), utf8_of(""));
     str_replace(t, utf8_of("$"), utf8_of(""));
     size_t hash = text_find_last(str_text(t), utf8_of("#### "));
@@ -93,38 +85,22 @@ static void normalize(str *t, utf8_text s)
         if (t->s[i] >= 'A' && t->s[i] <= 'Z') t->s[i] += 'a' - 'A';
 }
 
-static status same_lmeval(bool *same, const str *answer, utf8_text label, err *e)
+/* The label itself: what follows its last "####", if it has one. */
+static status label_after_hashes(str *label, err *e)
 {
-    str a = {0}, b = {0};
-    normalize(&a, str_text(answer));
-    normalize(&b, label);
-    status st = str_check(&a, e);
-    if (st == ST_OK) st = str_check(&b, e);
-    *same = text_equal(str_text(&a), str_text(&b));
-    str_free(&a);
-    str_free(&b);
-    return st;
-}
-
-static status same_text(bool *same, const str *answer, utf8_text label, err *e)
-{
+    utf8_text rest;
     (void)e;
-    label = label_of(label);
-    *same = text_equal(str_text(answer), label);
+    if (after_hashes(&rest, str_text(label))) str_cut(label, 0, label->n - rest.n);
+    str_strip(label);
     return ST_OK;
 }
 
-/* The same, commas of the label left out. */
-static status same_without_commas(bool *same, const str *answer, utf8_text label, err *e)
+/* The same without commas. */
+static status label_without_commas(str *label, err *e)
 {
-    str b = {0};
-    label = label_of(label);
-    str_set(&b, label.s, label.n);
-    str_replace(&b, utf8_of(","), utf8_of(""));
-    status st = str_check(&b, e);
-    if (st == ST_OK) st = same_text(same, answer, str_text(&b), e);
-    str_free(&b);
-    return st;
+    TRY(label_after_hashes(label, e));
+    str_replace(label, utf8_of(","), utf8_of(""));
+    return ST_OK;
 }
 
 /* A decimal number, once it is without units and marks. */
@@ -140,28 +116,20 @@ static bool number_of(double *x, str *t)
     return *end == 0;
 }
 
-static status same_number(bool *same, const str *answer, utf8_text label, err *e)
+static bool equal_numbers(str *a, str *b)
 {
-    str a = {0}, b = {0};
     double x, y;
-    label = label_of(label);
-    str_set(&a, answer->s, answer->n);
-    str_set(&b, label.s, label.n);
-    *same = number_of(&x, &a) && number_of(&y, &b) && x == y;
-    status st = str_check(&a, e);
-    if (st == ST_OK) st = str_check(&b, e);
-    str_free(&a);
-    str_free(&b);
-    return st;
+    return number_of(&x, a) && number_of(&y, b) && x == y;
 }
 
-const answer_rule answer_gsm8k = {.extract = extract_box_or_number, .same = same_number},
-                  answer_gsm8k_strict = {.pattern = "The answer is (" NUMBER ")[^\\n]", .same = same_lmeval},
-                  answer_gsm8k_flexible = {.pattern = FLEXIBLE, .last = true, .same = same_lmeval},
-                  answer_gsm8k_hash = {.pattern = HASH, .same = same_lmeval},
-                  answer_gsm8k_llama = {.pattern = "The final answer is (" FLEXIBLE ")",
-                                        .last = true,
-                                        .same = same_lmeval},
-                  answer_gsm8k_official = {.extract = extract_official, .same = same_without_commas},
-                  answer_gsm8k_logquant = {.extract = extract_logquant, .same = same_text},
-                  answer_gsm8k_logquant_commas = {.extract = extract_logquant, .same = same_without_commas};
+#define LMEVAL .clean = clean_lmeval
+const answer_rule answer_gsm8k = {.extract = extract_box_or_number,
+                                  .label = label_after_hashes,
+                                  .equal = equal_numbers},
+                  answer_gsm8k_strict = {.pattern = "The answer is (" NUMBER ")[^\\n]", LMEVAL},
+                  answer_gsm8k_flexible = {.pattern = FLEXIBLE, .last = true, LMEVAL},
+                  answer_gsm8k_hash = {.pattern = HASH, LMEVAL},
+                  answer_gsm8k_llama = {.pattern = "The final answer is (" FLEXIBLE ")", .last = true, LMEVAL},
+                  answer_gsm8k_official = {.extract = extract_official, .label = label_without_commas},
+                  answer_gsm8k_logquant = {.extract = extract_logquant, .label = label_after_hashes},
+                  answer_gsm8k_logquant_commas = {.extract = extract_logquant, .label = label_without_commas};

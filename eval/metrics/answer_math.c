@@ -249,7 +249,7 @@ void answer_clean(str *t)
 /* ---- comparison ---- */
 
 /* Cleans the answer and drops braces around single characters, case, and spaces except between digits. */
-static void normalize(str *t)
+static void clean_boxed(str *t)
 {
     size_t n = 0;
     answer_clean(t);
@@ -329,22 +329,12 @@ static bool read_rational(long long v[2], const char *s)
     return true;
 }
 
-static status same_boxed(bool *same, const str *answer, utf8_text label, err *e)
+static bool equal_boxed(str *a, str *b)
 {
-    str a = {0}, b = {0};
     long long x[2], y[2];
-    str_set(&a, answer->s, answer->n);
-    str_set(&b, label.s, label.n);
-    normalize(&a);
-    normalize(&b);
-    status st = str_check(&a, e);
-    if (st == ST_OK) st = str_check(&b, e);
-    *same = text_equal(str_text(&a), str_text(&b));
-    if (st == ST_OK && !*same && strlen(a.s) == a.n && strlen(b.s) == b.n)
-        *same = read_rational(x, a.s) && read_rational(y, b.s) && x[0] == y[0] && x[1] == y[1];
-    str_free(&a);
-    str_free(&b);
-    return st;
+    if (text_equal(str_text(a), str_text(b))) return true;
+    if (strlen(a->s) != a->n || strlen(b->s) != b->n) return false;
+    return read_rational(x, a->s) && read_rational(y, b->s) && x[0] == y[0] && x[1] == y[1];
 }
 
-const answer_rule answer_boxed = {.find = find_box, .same = same_boxed};
+const answer_rule answer_boxed = {.find = find_box, .clean = clean_boxed, .equal = equal_boxed};

@@ -48,15 +48,30 @@ static status extract(const answer_rule *rule, str *out, bool *found, utf8_text 
     return str_check(out, e);
 }
 
+/* Compares the answer of an output, which it may change, with a label. */
+static status compare(bool *same, const answer_rule *rule, str *answer, str *label, err *e)
+{
+    if (rule->label) TRY(rule->label(label, e));
+    if (rule->clean) rule->clean(answer);
+    if (rule->clean) rule->clean(label);
+    TRY(str_check(answer, e));
+    TRY(str_check(label, e));
+    *same = rule->equal ? rule->equal(answer, label) : text_equal(str_text(answer), str_text(label));
+    TRY(str_check(answer, e));
+    return str_check(label, e);
+}
+
 /* 1 where the answer of an output is the label, by the metric's rule. */
 static status score_answer(const metric_pair *p, double *score, err *e)
 {
-    str answer = {0};
+    str answer = {0}, label = {0};
     bool found = false, same = false;
     status st = extract(p->rule, &answer, &found, p->prediction, e);
-    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->answer, e);
+    str_set(&label, p->answer.s, p->answer.n);
+    if (st == ST_OK && found) st = compare(&same, p->rule, &answer, &label, e);
     *score = same;
     str_free(&answer);
+    str_free(&label);
     return st;
 }
 
