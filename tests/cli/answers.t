@@ -25,10 +25,7 @@ done
 
 # ---- scripts/score ----
 
-grade() { # grade ARGS...: as run of lib.sh
-    "${PYTHON:-python3}" "$SRCDIR/scripts/score" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
+grade() { ran "${PYTHON:-python3}" "$SRCDIR/scripts/score" "$@"; } # grade ARGS...: as run of lib.sh
 has_package() {
     "${PYTHON:-python3}" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)" 2>/dev/null
 }

@@ -21,16 +21,8 @@ report() {
         print JSON::PP->new->canonical->encode({ command => "bench", version => "1", device => "cpu", cpu => "x",
             threads => $threads + 0, options => {}, results => \@results });' "$2" "$3" ${4:+"$4"} ${5:+"$5"} ${6:+"$6"} >"$1"
 }
-compare() { # compare ARGS...: as run of lib.sh
-    "$PYTHON" "$SRCDIR/scripts/bench_compare" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
-wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
-    want=$1 text=$2 name=$3
-    shift 3
-    compare "$@"
-    is_refusal "$want" "$text" "$name"
-}
+compare() { ran "$PYTHON" "$SRCDIR/scripts/bench_compare" "$@"; } # compare ARGS...: as run of lib.sh
+wrong() { refused_by compare "$@"; } # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
 # says CTX TEXT NAME: the row at this context ends so.
 says() { check "$3" grep -qE "^decode full +f16 +$1 .* $2\$" "$tmp/out"; }
 

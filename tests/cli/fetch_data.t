@@ -6,10 +6,7 @@ curl --version | grep -q ' file ' || skip_all "curl without file://"
 h="$tmp/host" d="$tmp/data"
 commit=0123456789abcdef0123456789abcdef01234567
 
-fetch() { # fetch ARGS...: as run of lib.sh
-    sh "$SRCDIR/scripts/fetch_data" --base "file://$h" -o "$d" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
+fetch() { ran sh "$SRCDIR/scripts/fetch_data" --base "file://$h" -o "$d" "$@"; } # fetch ARGS...: as run of lib.sh
 failed() { # failed STATUS TEXT NAME ARGS...
     want=$1 text=$2 name=$3
     shift 3

@@ -8,8 +8,7 @@ for d in "$models"/*/; do
         skip "$name: built without SentencePiece"
         continue
     fi
-    run generate -m "$d" -p "Alice was" -n 8 --temp 0
-    check "generate on $name" test "$status" -eq 0
+    works "generate on $name" generate -m "$d" -p "Alice was" -n 8 --temp 0
 done
 
 run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0
@@ -35,10 +34,8 @@ check "the draw by noise is the default" cmp -s "$tmp/out" "$tmp/first"
 run generate -m "$m" -p "Alice" -n 20 --seed 5 --draw rank
 check "the draw by rank gives another text" sh -c "test -s '$tmp/out' && ! cmp -s '$tmp/out' '$tmp/first'"
 refused 2 "--draw: 'ranks' is not one of: gumbel rank" "an unknown draw" generate -m "$m" -p x --draw ranks
-run generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
-check "invalid UTF-8 is accepted" test "$status" -eq 0
-run generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"
-check "streaming runs" test "$status" -eq 0
+works "invalid UTF-8 is accepted" generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
+works "streaming runs" generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"
 for k in '"command": "generate"' '"attn": "streaming"' '"budget": 8' '"text"' '"new_tokens": 4'; do
     check "--json has $k" grep -qF "$k" "$tmp/r.json"
 done
@@ -62,8 +59,7 @@ refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anyth
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
 # A certificate for each step, layer and head, whatever the threads.
 cert="generate -m $m -f $SRCDIR/LICENSE --ctx 2k -n 12 --temp 0 --attn codes:min=1 --kv kivi4:g=4:r=8 --skip 0 --certify 0.2"
-run $cert --threads 1 --json "$tmp/r.json"
-check "generate with certificates runs" test "$status" -eq 0
+works "generate with certificates runs" $cert --threads 1 --json "$tmp/r.json"
 err_has "certified 100.0 % of" "all heads are certified"
 err_has "selections of" "and how long their lists are is said"
 cp "$tmp/out" "$tmp/one"

@@ -7,10 +7,7 @@ data="$SRCDIR/tests/data/gpu_check"
 bin="$tmp/bin" pre="$tmp/prebuilt"
 mkdir -p "$bin" "$pre/tests/cuda"
 PATH="$bin:$PATH"
-gpu() { # gpu ARGS...: as run of lib.sh
-    "$SRCDIR/scripts/gpu_check" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
+gpu() { ran "$SRCDIR/scripts/gpu_check" "$@"; } # gpu ARGS...: as run of lib.sh
 program() { cat >"$1"; chmod +x "$1"; }
 
 # ---- usage, no card ----
@@ -20,28 +17,19 @@ program "$bin/nvidia-smi" <<'END'
 echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 exit 9
 END
-gpu --out "$tmp/none"
-is_refusal 1 "no CUDA device: nvidia-smi -i 0 says: NVIDIA-SMI has failed" "without a GPU"
+refused_by gpu 1 "no CUDA device: nvidia-smi -i 0 says: NVIDIA-SMI has failed" "without a GPU" --out "$tmp/none"
 check "nothing is made" test ! -e "$tmp/none"
 printf '#!/bin/sh\necho kvasir 1.2.3\n' | program "$pre/run"
 gpu --out "$tmp/none" --prebuilt "$pre"
 is_refusal 1 "(the program itself says: kvasir 1.2.3)" "a pack says whether its program starts"
-gpu test --out "$tmp/none" --prebuilt "$tmp/nowhere"
-is_refusal 1 "no program 'run' there" "a build that is not there"
-gpu tset
-is_refusal 2 "unknown option or stage 'tset'" "an unknown stage"
-gpu --out
-is_refusal 2 "--out: a value is expected" "an option without its value"
-gpu --minutes 10
-is_refusal 2 "a number from 1 to 9" "more time than a stage has"
-gpu --device x
-is_refusal 2 "--device x" "a device that is no number"
-gpu pack
-is_refusal 2 "--prebuilt DIR says where to" "pack without a place"
-gpu sanitize --tool memchek
-is_refusal 2 "--tool memchek" "a tool that is none"
-gpu pack --prebuilt "$tmp/there" -o pack.zip
-is_refusal 2 "a name that ends in .tar.xz" "a pack of another kind"
+refused_by gpu 1 "no program 'run' there" "a build that is not there" test --out "$tmp/none" --prebuilt "$tmp/nowhere"
+refused_by gpu 2 "unknown option or stage 'tset'" "an unknown stage" tset
+refused_by gpu 2 "--out: a value is expected" "an option without its value" --out
+refused_by gpu 2 "a number from 1 to 9" "more time than a stage has" --minutes 10
+refused_by gpu 2 "--device x" "a device that is no number" --device x
+refused_by gpu 2 "--prebuilt DIR says where to" "pack without a place" pack
+refused_by gpu 2 "--tool memchek" "a tool that is none" sanitize --tool memchek
+refused_by gpu 2 "a name that ends in .tar.xz" "a pack of another kind" pack --prebuilt "$tmp/there" -o pack.zip
 gpu pack --prebuilt "$tmp/there" --build "$tmp/nowhere"
 is_refusal 1 "/nowhere/run is not there, stage build makes it" "a pack of nothing"
 gpu --help

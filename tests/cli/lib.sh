@@ -34,11 +34,12 @@ finish() {
 }
 skip_all() { echo "1..0 # SKIP $1"; exit 0; }
 
-# run ARGS...: status in $status, output in $tmp/out and $tmp/err.
-run() {
-    "$RUN" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+# ran COMMAND...: status in $status, output in $tmp/out and $tmp/err.
+ran() {
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     status=$?
 }
+run() { ran "$RUN" "$@"; }
 # Shows what the last run printed.
 show() { sed 's/^/#   out: /' "$tmp/out" | head -5; sed 's/^/#   err: /' "$tmp/err" | head -5; }
 # check NAME COMMAND...: passes when the command succeeds.
@@ -58,12 +59,22 @@ is_refusal() {
         show
     fi
 }
-# refused STATUS TEXT NAME ARGS...: such a run.
-refused() {
-    want=$1 text=$2 name=$3
-    shift 3
-    run "$@" --quiet
+# refused_by COMMAND STATUS TEXT NAME ARGS...: such a run by a command like `run`.
+refused_by() {
+    by=$1 want=$2 text=$3 name=$4
+    shift 4
+    "$by" "$@"
     is_refusal "$want" "$text" "$name"
+}
+run_quietly() { run "$@" --quiet; }
+# refused STATUS TEXT NAME ARGS...: such a run of the program.
+refused() { refused_by run_quietly "$@"; }
+# works NAME ARGS...: a run of the program that ends with status 0.
+works() {
+    works=$1
+    shift
+    run "$@"
+    check "$works" test "$status" -eq 0
 }
 has_sentencepiece() { ! "$RUN" info "$models/llama2-linear-f16" 2>/dev/null | grep -q 'built without SentencePiece'; }
 

@@ -10,8 +10,7 @@ same_report() { grep -v '"seconds"' "$1" >"$tmp/a" && grep -v '"seconds"' "$2" >
 
 run $cases --json "$tmp/none.json"
 cp "$tmp/out" "$tmp/table"
-run $cases -o "$tmp/whole.jsonl" --json "$tmp/whole.json"
-check "a run" test "$status" -eq 0
+works "a run" $cases -o "$tmp/whole.jsonl" --json "$tmp/whole.json"
 check "a head and a line for each trial, length and strategy" test "$(wc -l <"$tmp/whole.jsonl")" -eq $((1 + 5 * 2 * 3))
 check "its table is that of a run without a file" cmp "$tmp/out" "$tmp/table"
 check "and so is its report" same_report "$tmp/none.json" "$tmp/whole.json"
@@ -22,8 +21,7 @@ check "a line has everything" grep -qE '^\{"ctx":640,"trial":4,"attn":"quest","b
 killed "$tmp/part.jsonl" "1 2 9 16 22" $cases
 check "killed: the beginning of a file" test "$(wc -l <"$tmp/part.jsonl")" -ge 1
 printf '{"ctx":640,"tri' >>"$tmp/part.jsonl"
-run $cases -o "$tmp/part.jsonl" --json "$tmp/part.json"
-check "the last run ends" test "$status" -eq 0
+works "the last run ends" $cases -o "$tmp/part.jsonl" --json "$tmp/part.json"
 check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
 check "and its table" cmp "$tmp/out" "$tmp/table"
 check "and its report" same_report "$tmp/whole.json" "$tmp/part.json"

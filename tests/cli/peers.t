@@ -4,10 +4,7 @@
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
 export PYTHONDONTWRITEBYTECODE=1
-peers() { # peers ARGS...: as run of lib.sh
-    "$PYTHON" "$SRCDIR/scripts/peers" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
+peers() { ran "$PYTHON" "$SRCDIR/scripts/peers" "$@"; } # peers ARGS...: as run of lib.sh
 bad() { # bad STATUS TEXT NAME ARGS...: as refused of lib.sh
     want=$1 text=$2 name=$3
     shift 3

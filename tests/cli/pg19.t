@@ -122,8 +122,7 @@ bad '{"text":"some text","short_book_title":3}\n' b.jsonl "line 1: 'short_book_t
 bad '\n \n' b.jsonl "b.jsonl: no lines with a book" "no lines"
 printf 'a' >"$tmp/b.txt"
 refused 1 "b.txt: the text is too short" "one token without BOS" eval pg19 -m "$models/qwen2-yarn-f32" --data "$tmp/b.txt"
-run eval pg19 -m "$m" --data "$tmp/b.txt" --protocol truncate
-check "one token behind BOS is a text" test "$status" -eq 0
+works "one token behind BOS is a text" eval pg19 -m "$m" --data "$tmp/b.txt" --protocol truncate
 printf 'some text' >"$tmp/c.txt"
 refused 2 "c.txt has the text of another book" "a book twice" eval pg19 -m "$m" --limit 9 --data "$tmp/c.txt,$tmp/c.txt"
 refused 1 "No such file" "no file" eval pg19 -m "$m" --data "$tmp/none.txt"

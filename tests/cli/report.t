@@ -5,16 +5,8 @@ PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
 d="$SRCDIR/tests/data/report"
 
-report() { # report ARGS...: as run of lib.sh
-    "$PYTHON" "$SRCDIR/scripts/report" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
-wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
-    want=$1 text=$2 name=$3
-    shift 3
-    report "$@"
-    is_refusal "$want" "$text" "$name"
-}
+report() { ran "$PYTHON" "$SRCDIR/scripts/report" "$@"; } # report ARGS...: as run of lib.sh
+wrong() { refused_by report "$@"; } # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
 
 # Of k scores of 1 among n, resampled means are binomial: their percentiles are known, and with 10,000 resamples the
 # empirical ones are these, because no step of the distribution lies within six standard errors of 2.5 or 97.5 %.

@@ -5,16 +5,8 @@ command -v jq >/dev/null || skip_all "jq is missing"
 PYTHON=${PYTHON:-python3}
 "$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
 lib="$SRCDIR/scripts/lib/reproduce"
-reproduce() { # reproduce ARGS...: as run of lib.sh
-    "$PYTHON" "$SRCDIR/scripts/reproduce" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-    status=$?
-}
-bad() { # bad STATUS TEXT NAME ARGS...: as refused of lib.sh
-    want=$1 text=$2 name=$3
-    shift 3
-    reproduce "$@"
-    is_refusal "$want" "$text" "$name"
-}
+reproduce() { ran "$PYTHON" "$SRCDIR/scripts/reproduce" "$@"; } # reproduce ARGS...: as run of lib.sh
+bad() { refused_by reproduce "$@"; } # bad STATUS TEXT NAME ARGS...: as refused of lib.sh
 
 # ---- the items ----
 

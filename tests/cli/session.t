@@ -48,10 +48,8 @@ run generate -m "$m" -p "And then" -n 9 --temp 0 --load "$kv"
 check "and asked again, with the same answer" cmp -s "$tmp/out" "$tmp/answer"
 check "a session that is read stays as it is" cmp -s "$kv" "$tmp/copy.kv"
 run generate -m "$m" -n 3 --temp 0 --load "$kv" --save "$kv" --ignore-eos
-run generate -m "$m" -n 3 --temp 0 --load "$kv" --save "$kv" --ignore-eos
-check "a session can be saved in its own place" test "$status" -eq 0
-run generate -m "$m" -p "What now?" --chat -n 5 --temp 0 --load "$kv"
-check "a question in the chat template" test "$status" -eq 0
+works "a session can be saved in its own place" generate -m "$m" -n 3 --temp 0 --load "$kv" --save "$kv" --ignore-eos
+works "a question in the chat template" generate -m "$m" -p "What now?" --chat -n 5 --temp 0 --load "$kv"
 check "nothing is left beside the sessions" test "$(find "$tmp" -name '*.kv*' | wc -l)" -eq 2
 
 # Chats.
@@ -84,15 +82,13 @@ cp --sparse=always "$kv" "$tmp/cut.kv"
 printf '\125\052\125' | dd of="$tmp/cut.kv" bs=1 seek=65637 conv=notrunc 2>/dev/null
 for c in generate chat; do
     refused 1 "cut.kv: damaged: 'K rows' of layer 0: bytes 65536 to" "$c: changed keys" "$c" -m "$m" --load "$tmp/cut.kv"
-    run "$c" -m "$m" -n 1 --load "$tmp/cut.kv" --no-verify </dev/null
-    check "$c --no-verify loads them" test "$status" -eq 0
+    works "$c --no-verify loads them" "$c" -m "$m" -n 1 --load "$tmp/cut.kv" --no-verify </dev/null
 done
 printf 'x' | dd of="$tmp/cut.kv" bs=1 seek=4500 conv=notrunc 2>/dev/null
 refused 1 "cut.kv: damaged: checksum" "--no-verify checks everything else" generate -m "$m" --load "$tmp/cut.kv" --no-verify
 refused 2 "--no-verify: needs --load" "--no-verify alone" generate -m "$m" -p x --no-verify
 cp --sparse=never "$kv" "$tmp/cut.kv"
-run generate -m "$m" -n 1 --load "$tmp/cut.kv"
-check "a copy without holes is loaded" test "$status" -eq 0
+works "a copy without holes is loaded" generate -m "$m" -n 1 --load "$tmp/cut.kv"
 
 # A file that a program of version 4 of the format wrote: quest.
 gzip -dc "$SRCDIR/tests/data/sessions/version4.kv.gz" >"$tmp/cut.kv"

@@ -58,8 +58,7 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
-run bench -m "$m" --weights f32,q8 --phase decode --ctx 0 --samples 3 --no-weights-cache
-check "of a model of files too" test "$status" -eq 0
+works "of a model of files too" bench -m "$m" --weights f32,q8 --phase decode --ctx 0 --samples 3 --no-weights-cache
 out_has ", q8," "the type of its copy by name"
 refused 2 "'q5' is not one of" "an unknown type" logits -m "$m" --ids 1 --weights q5
 refused 2 "'q5' is not one of" "in a list of bench" bench --shape tiny --weights q8,q5
