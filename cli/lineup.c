@@ -177,6 +177,13 @@ json_t *lineup_row_json(const attn_spec *s)
     return json_pack("{s:s, s:s, s:o}", "attn", s->text, "params", params, "budget", lineup_budget_json(s));
 }
 
+status lineup_print_row(const attn_spec *s, int width, int budget_width, err *e)
+{
+    char budget[24];
+    lineup_budget_text(budget, sizeof budget, s);
+    return out_printf(e, "%-*s %*s", width, s->text, budget_width, budget);
+}
+
 int lineup_width(const lineup *l)
 {
     int width = 8;

@@ -46,6 +46,8 @@ void lineup_budget_text(char *out, size_t size, const attn_spec *s);
 json_t *lineup_budget_json(const attn_spec *s);
 /* Returns {"attn", "params", "budget"}, the start of a row in --json; NULL: out of memory. */
 json_t *lineup_row_json(const attn_spec *s);
+/* Prints strategy and budget, the first two columns of a row, of these widths. */
+status lineup_print_row(const attn_spec *s, int width, int budget_width, err *e);
 /* Characters of the longest strategy as it was written, at least 8. */
 int lineup_width(const lineup *l);
 /* Ends the headline of a table with what holds for all rows: ", skip 0", and below it how query heads share a selection

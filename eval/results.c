@@ -300,6 +300,20 @@ json_t *results_real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
+json_t *results_append(json_t *list, json_t *x)
+{
+    if (json_array_append_new(list, x) == 0) return list;
+    json_decref(list);
+    return NULL;
+}
+
+json_t *results_reals(const double *x, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) list = results_append(list, results_real(x[i]));
+    return list;
+}
+
 json_t *results_merge(json_t *o, json_t *more)
 {
     bool good = o && more && json_object_update(o, more) == 0;

@@ -44,6 +44,10 @@ status results_add(results *r, json_t *line, err *e);
 /* A member as a number; NAN: it is none. And the other way round: a number that JSON cannot hold is null. */
 double results_number(const json_t *line, const char *key);
 json_t *results_real(double x);
+/* Adds x to the list and returns it. Takes both; NULL if one is NULL, or out of memory. */
+json_t *results_append(json_t *list, json_t *x);
+/* A list of numbers; NULL: out of memory. */
+json_t *results_reals(const double *x, size_t n);
 /* Adds the members of `more` to o and returns it. Takes both; NULL if one is NULL, or out of memory. */
 json_t *results_merge(json_t *o, json_t *more);
 

@@ -53,22 +53,6 @@ void exact_fill(exact_query *x)
 
 /* ---- recall ---- */
 
-/* Query heads [*from, *to) that share the list of `head`. */
-static void sharing_heads(const attn_shape *sh, int head, gqa_mode gqa, int *from, int *to)
-{
-    int group = sh->n_heads / sh->n_kv_heads;
-    if (gqa == GQA_PER_Q) {
-        *from = head;
-        *to = head + 1;
-    } else if (gqa >= GQA_LAYER_MEAN) {
-        *from = 0;
-        *to = sh->n_heads;
-    } else {
-        *from = kv_head_of(sh, head) * group;
-        *to = *from + group;
-    }
-}
-
 /* Adds one head's scores of positions [lo, hi) to out as its mode combines them. */
 static void combine(double *out, const double *s, int64_t lo, int64_t hi, gqa_mode gqa, bool first)
 {
@@ -94,12 +78,12 @@ double exact_recall(const exact_query *x, int head, const exact_choice *c, doubl
     const exact_rows *r = x->rows;
     double *score = work, *sorted = work + r->cap;
     int64_t lo = c->head_end > x->first ? c->head_end : x->first, hi = c->tail, k = 0, found = 0;
-    int from, to;
+    size_t heads = (size_t)r->shape->n_heads, lists = gqa_lists(c->gqa, heads, (size_t)r->shape->n_kv_heads);
+    int share = (int)(heads / lists), from = head / share * share;
     if (hi <= lo) return 1;
     for (int64_t i = 0; i < c->n; i++) k += c->pos[i] >= lo && c->pos[i] < hi;
     if (k == 0 || k >= hi - lo) return 1;
-    sharing_heads(r->shape, head, c->gqa, &from, &to);
-    for (int h = from; h < to; h++) combine(score, x->score + h * r->cap, lo, hi, c->gqa, h == from);
+    for (int h = from; h < from + share; h++) combine(score, x->score + h * r->cap, lo, hi, c->gqa, h == from);
     memcpy(sorted, score + lo, (size_t)(hi - lo) * sizeof *sorted);
     qsort(sorted, (size_t)(hi - lo), sizeof *sorted, descending);
     /* Of those that equal the last one chosen any may be taken. */

@@ -25,22 +25,19 @@ typedef struct {
 } bench_line;
 
 typedef struct {
-    const bench_options *o;
-    engine g;
+    bench_base base;
     bool prefill, decode, kernel;
-    int64_t *ctx, *budget, *batch;
-    size_t n_ctx, n_budget, n_batch, max_batch;
-    meter *meter; /* of the open backend */
+    int64_t *budget, *batch;
+    size_t n_budget, n_batch, max_batch;
     kernel_limits limits;
-    progress *bar;
     const char *shape; /* of the open model; NULL: the model of -m */
     int width;         /* of the strategy's column; 0: no table yet */
     bench_line *lines; /* of the model under way */
     size_t n_lines;
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
-    status first_why;                  /* code of why[0] */
-    json_t *list, *kernels, *left_out; /* of --json */
+    status first_why;           /* code of why[0] */
+    json_t *kernels, *left_out; /* of --json */
 } bench;
 
 /* ---- options ---- */
@@ -58,7 +55,7 @@ static status take_phase(void *ctx, const char *word, err *e)
 /* Reads the strategies of --attn at all budgets, with rows of one type. */
 static status read_rows(lineup *l, const bench *b, const char *kv, err *e)
 {
-    attn_args one = b->o->run.attn;
+    attn_args one = b->base.o->run.attn;
     one.kv = kv;
     return lineup_read(l, &one, "full", b->budget, b->n_budget, e);
 }
@@ -96,7 +93,7 @@ static const char *kv_list(const bench_options *o)
 /* Refuses a wrong word in a list before anything is measured. */
 static status check_lists(bench *b, err *e)
 {
-    const bench_options *o = b->o;
+    const bench_options *o = b->base.o;
     TRY(cli_each(kv_list(o), check_kv, b, e));
     if (o->run.engine.model.weights) TRY(cli_each(o->run.engine.model.weights, check_weights, NULL, e));
     if (!o->shape) return ST_OK;
@@ -106,11 +103,11 @@ static status check_lists(bench *b, err *e)
 
 static status parse_options(bench *b, err *e)
 {
-    const bench_options *o = b->o;
-    TRY(cli_each(b->o->phase ? b->o->phase : "prefill,decode", take_phase, b, e));
-    TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, o->run.attn.ctx, "0,4k", "--ctx", e));
+    const bench_options *o = b->base.o;
+    TRY(cli_each(b->base.o->phase ? b->base.o->phase : "prefill,decode", take_phase, b, e));
+    TRY(cli_parse_sizes(&b->base.ctx, &b->base.n_ctx, o->run.attn.ctx, "0,4k", "--ctx", e));
     TRY(cli_parse_sizes(&b->budget, &b->n_budget, o->run.attn.budget, "256", "--budget", e));
-    TRY(cli_parse_sizes(&b->batch, &b->n_batch, b->o->batch, "1", "--batch", e));
+    TRY(cli_parse_sizes(&b->batch, &b->n_batch, b->base.o->batch, "1", "--batch", e));
     TRY(check_lists(b, e));
     b->max_batch = 1;
     for (size_t i = 0; i < b->n_batch; i++) {
@@ -146,23 +143,24 @@ static double bytes_per_token(const model *m, const bench_line *l)
 
 static size_t chunk_of(const bench *b)
 {
-    return backend_chunk(b->g.be, (size_t)b->o->run.engine.device.chunk);
+    return backend_chunk(b->base.g.be, (size_t)b->base.o->run.engine.device.chunk);
 }
 
 /* The product that prompts use. */
 static product_kind gemm_kind(const bench *b)
 {
-    bool exact = cli_builtin_gemm(&b->o->run.engine.device);
-    bool blocks = b->g.m->type == DT_Q8 || b->g.m->type == DT_Q4;
+    bool exact = cli_builtin_gemm(&b->base.o->run.engine.device);
+    bool blocks = b->base.g.m->type == DT_Q8 || b->base.g.m->type == DT_Q4;
     if (blocks && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
-    return b->g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
+    return b->base.g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
 }
 
 static void judge(const bench *b, bench_line *l)
 {
     double tokens = (double)l->r.tokens;
-    l->bytes = bytes_per_token(b->g.m, l);
-    l->sum = samples_summary(&l->r.samples, tokens, tokens * (l->r.decode ? l->bytes : prefill_flops(b->g.m, &l->r)));
+    l->bytes = bytes_per_token(b->base.g.m, l);
+    l->sum =
+        samples_summary(&l->r.samples, tokens, tokens * (l->r.decode ? l->bytes : prefill_flops(b->base.g.m, &l->r)));
 }
 
 static const char *const gemm_names[PRODUCT_KINDS] = {"f32", "bf16", "int8"};
@@ -184,21 +182,18 @@ static status print_limits(const kernel_limits *l, int n_threads, err *e)
 /* Of the first model's run; the meter is the backend's. */
 static status measure_limits(bench *b, err *e)
 {
-    TRY(meter_create(&b->meter, b->g.be, e));
     if (b->limits.read_gbs > 0) return ST_OK;
-    meter_limits(b->meter, &b->limits);
-    TRY(backend_fault(b->g.be, e));
-    return print_limits(&b->limits, b->g.be->n_threads, e);
-}
-
-static void close_engine(bench *b)
-{
-    meter_free(b->meter);
-    b->meter = NULL;
-    engine_close(&b->g);
+    meter_limits(b->base.meter, &b->limits);
+    TRY(backend_fault(b->base.g.be, e));
+    return print_limits(&b->limits, b->base.g.be->n_threads, e);
 }
 
 /* ---- results ---- */
+
+static const char *phase_of(const bench_line *l)
+{
+    return l->r.decode ? "decode" : "prefill";
+}
 
 static size_t taken(const bench_samples *s)
 {
@@ -207,7 +202,7 @@ static size_t taken(const bench_samples *s)
 
 static status print_head(const bench *b, const lineup *l, err *e)
 {
-    const model *m = b->g.m;
+    const model *m = b->base.g.m;
     TRY(out_printf(e, "%s, %s, %.1f M parameters", m->name, dtype_name(m->type), (double)m->config.n_params / 1e6));
     TRY(lineup_print_terms(l, e));
     return out_printf(e, "%-8s %-*s %7s %-10s %8s %5s %-9s %11s %8s %10s %9s %9s %9s %8s\n", "phase", b->width,
@@ -223,18 +218,27 @@ static const char *cell(char out[24], bool there, const char *unit, int digits, 
     return out;
 }
 
+/* Prints the columns that identify a case; counts: what the budget counts too. */
+static status print_case(const bench *b, const bench_line *l, bool counts, err *e)
+{
+    char what[16], batch[24] = "-";
+    attn_budget_counts(&l->spec, what);
+    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
+    TRY(out_printf(e, "%-8s ", phase_of(l)));
+    TRY(lineup_print_row(&l->spec, b->width, 7, e));
+    if (counts) TRY(out_printf(e, " %-10s", what));
+    return out_printf(e, " %8lld %5s %-9s", (long long)l->ctx, batch, kv_format_name(&l->spec.kv));
+}
+
 static status print_line(const bench *b, const bench_line *l, err *e)
 {
-    char budget[24], counts[16], batch[24] = "-", bytes[24], read[24], product[24], share[24];
+    char bytes[24], read[24], product[24], share[24];
     const sample_summary *m = &l->sum;
     const bench_samples *n = &l->r.samples;
-    lineup_budget_text(budget, sizeof budget, &l->spec);
-    attn_budget_counts(&l->spec, counts);
-    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-    TRY(out_printf(e, "%-8s %-*s %7s %-10s %8lld %5s %-9s %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n",
-                   l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget, counts, (long long)l->ctx, batch,
-                   kv_format_name(&l->spec.kv), m->speed, n->enough ? ' ' : '?', 100 * m->spread,
-                   cell(bytes, l->r.decode, "", 2, l->bytes / 1e6), cell(read, m->read_gbs > 0, "", 1, m->read_gbs),
+    TRY(print_case(b, l, true, e));
+    TRY(out_printf(e, " %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n", m->speed, n->enough ? ' ' : '?',
+                   100 * m->spread, cell(bytes, l->r.decode, "", 2, l->bytes / 1e6),
+                   cell(read, m->read_gbs > 0, "", 1, m->read_gbs),
                    cell(product, !l->r.decode && m->limit > 0, "", 0, m->limit),
                    cell(share, m->share >= 0, " %", 1, 100 * m->share), n->n, taken(n)));
     return out_flush(e);
@@ -262,7 +266,7 @@ static status print_refused(const bench *b, err *e)
                       "? too few samples are left: the speed is the median of all of them and no measure; the "
                       "machine has other work, OMP_WAIT_POLICY is passive, or there is too little to do for %d "
                       "threads\n",
-                      b->g.be->n_threads);
+                      b->base.g.be->n_threads);
 }
 
 /* The stages as they are printed. */
@@ -287,27 +291,6 @@ static double per_token(const bench_line *l, double x)
 }
 
 /* ---- tables by case ---- */
-
-static bool is_any(const bench_line *l)
-{
-    (void)l;
-    return true;
-}
-
-static bool is_decode(const bench_line *l)
-{
-    return l->r.decode;
-}
-
-static bool is_on_disk(const bench_line *l)
-{
-    return l->r.decode && l->spec.tier.kind == KV_DISK;
-}
-
-static bool is_hosted(const bench_line *l)
-{
-    return l->r.decode && l->spec.tier.kind == KV_HOST;
-}
 
 static double steps_of(const bench_line *l)
 {
@@ -352,29 +335,27 @@ _Static_assert(TIER_PAGE == 16, "a table names the rows of a block");
 /* Tables with a line for each case that they apply to. */
 static const struct {
     const char *about, *titles; /* the text above it; its columns after those of print_case */
-    bool (*has)(const bench_line *l);
+    bool decode;                /* of decode alone, */
+    kv_tier_kind tier;          /* with rows on this tier; KV_DEVICE: any */
     status (*print)(const bench_line *l, err *e);
 } case_tables[] = {
     {"microseconds a token, from a run of its own",
-     " projections       index       score       top-k   attention        rest", is_any, print_parts},
+     " projections       index       score       top-k   attention        rest", false, KV_DEVICE, print_parts},
     {"MB that a sequence holds, and that its decode step reads; keys: share of all keys' bytes (rows and index)",
-     "        KV     index   scratch rows read  index rd     keys", is_decode, print_bytes},
+     "        KV     index   scratch rows read  index rd     keys", true, KV_DEVICE, print_bytes},
     {"between memory and files, a decode step of a sequence: MB read and written, blocks of 16 rows that the selected "
      "rows lie in, share of them in memory, blocks a selected row, ms waited; MB in files, of these in memory, and KV "
      "in memory at most",
-     "      read   written    blocks    hits   a row    waited      files  of these   KV most", is_on_disk, print_disk},
+     "      read   written    blocks    hits   a row    waited      files  of these   KV most", true, KV_DISK,
+     print_disk},
     {"in the host's memory: MB that a sequence holds, that its decode step reads and writes there, and share of its "
      "rows that were on the device; kernels read in place, no step waits",
-     "        KV      read   written    hits", is_hosted, print_hosted}};
+     "        KV      read   written    hits", true, KV_HOST, print_hosted}};
 
-/* Prints the columns that identify a case. */
-static status print_case(const bench *b, const bench_line *l, err *e)
+static bool is_in(const bench_line *l, size_t table)
 {
-    char budget[24], batch[24] = "-";
-    lineup_budget_text(budget, sizeof budget, &l->spec);
-    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-    return out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-9s", l->r.decode ? "decode" : "prefill", b->width, l->spec.text,
-                      budget, (long long)l->ctx, batch, kv_format_name(&l->spec.kv));
+    kv_tier_kind kind = case_tables[table].tier;
+    return !case_tables[table].decode || (l->r.decode && (kind == KV_DEVICE || l->spec.tier.kind == kind));
 }
 
 static status print_table(const bench *b, size_t table, err *e)
@@ -382,11 +363,12 @@ static status print_table(const bench *b, size_t table, err *e)
     size_t n = 0;
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
-        if (!case_tables[table].has(l)) continue;
+        if (!is_in(l, table)) continue;
         if (n++ == 0)
             TRY(out_printf(e, "\n%s\n\n%-8s %-*s %7s %8s %5s %-9s%s", case_tables[table].about, "phase", b->width,
                            "strategy", "budget", "ctx", "batch", "kv", case_tables[table].titles));
-        TRY(print_case(b, l, e));
+        TRY(out_printf(e, "\n"));
+        TRY(print_case(b, l, false, e));
         TRY(case_tables[table].print(l, e));
     }
     return n ? out_printf(e, "\n") : ST_OK;
@@ -394,21 +376,18 @@ static status print_table(const bench *b, size_t table, err *e)
 
 /* ---- JSON ---- */
 
+static json_t *known(bool is, double x)
+{
+    return is ? json_real(x) : json_null();
+}
+
 /* Nanoseconds a token, each stage by itself. */
 static json_t *parts_json(const bench_line *l)
 {
-    json_t *o = json_object();
+    json_t *o = json_pack("{s:f}", "rest", per_token(l, unmarked_ns(&l->r)));
     for (int i = 0; i < STAGE_COUNT; i++)
         json_object_set_new(o, stage_names[i], json_real(per_token(l, (double)l->r.stage_ns[i])));
-    json_object_set_new(o, "rest", json_real(per_token(l, unmarked_ns(&l->r))));
     return o;
-}
-
-static json_t *numbers_json(const double *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real(x[i]));
-    return a;
 }
 
 /* Those that count; all, where these are too few. */
@@ -420,31 +399,30 @@ static json_t *samples_json(const bench_line *l)
     return json_pack("{s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o}", "enough", s->enough, "taken", (json_int_t)taken(s),
                      "refused", "preempted", (json_int_t)s->refused[SAMPLE_PREEMPTED], "waited",
                      (json_int_t)s->refused[SAMPLE_WAITED], "unsteady", (json_int_t)s->refused[SAMPLE_UNSTEADY],
-                     "tokens_per_s", numbers_json(speed, s->n_listed), "read_gbps",
-                     numbers_json(s->read_gbs, s->n_listed), l->r.decode ? "limit_gbps" : "limit_gops",
-                     numbers_json(s->limit, s->n_listed));
+                     "tokens_per_s", results_reals(speed, s->n_listed), "read_gbps",
+                     results_reals(s->read_gbs, s->n_listed), l->r.decode ? "limit_gbps" : "limit_gops",
+                     results_reals(s->limit, s->n_listed));
 }
 
 static json_t *line_json(const bench *b, const bench_line *l)
 {
-    const model *m = b->g.m;
-    json_t *head = json_pack("{s:o, s:s}", "model", report_model(m->name), "phase", l->r.decode ? "decode" : "prefill");
-    json_t *o = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}", "ctx",
-                          (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "layers", (json_int_t)m->config.n_layers,
-                          "weights", dtype_name(m->type), "kv", kv_format_name(&l->spec.kv), "runs",
-                          (json_int_t)l->r.samples.n, "tokens", (json_int_t)l->r.tokens, "tokens_per_s", l->sum.speed,
-                          "spread", l->sum.spread, "attended", l->r.attended, "bytes_per_token", l->bytes,
-                          "limit_share", l->sum.share >= 0 ? json_real(l->sum.share) : json_null(), "read_gbps",
-                          l->sum.read_gbs > 0 ? json_real(l->sum.read_gbs) : json_null(), "samples", samples_json(l),
-                          "parts", parts_json(l), "filled", l->r.filled);
+    const model *m = b->base.g.m;
+    json_t *head = json_pack("{s:o, s:s}", "model", report_model(m->name), "phase", phase_of(l));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}", "ctx", (json_int_t)l->ctx,
+        "batch", (json_int_t)l->r.batch, "layers", (json_int_t)m->config.n_layers, "weights", dtype_name(m->type), "kv",
+        kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.samples.n, "tokens", (json_int_t)l->r.tokens,
+        "tokens_per_s", l->sum.speed, "spread", l->sum.spread, "attended", l->r.attended, "bytes_per_token", l->bytes,
+        "limit_share", known(l->sum.share >= 0, l->sum.share), "read_gbps", known(l->sum.read_gbs > 0, l->sum.read_gbs),
+        "samples", samples_json(l), "parts", parts_json(l), "filled", l->r.filled);
     o = results_merge(results_merge(head, lineup_row_json(&l->spec)), o);
     if (!l->r.decode) return o;
     o = results_merge(o,
                       json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "kv_bytes", (json_int_t)l->r.held.kv, "index_bytes",
                                 (json_int_t)l->r.held.index, "scratch_bytes", (json_int_t)l->r.held.scratch, "kv_read",
                                 l->r.kv_read, "index_read", l->r.index_read, "key_access", l->r.key_access));
-    if (is_on_disk(l)) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
-    if (is_hosted(l)) json_object_set_new(o, "tier", host_json(&l->r.host, l->r.steps));
+    if (l->spec.tier.kind == KV_DISK) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
+    if (l->spec.tier.kind == KV_HOST) json_object_set_new(o, "tier", host_json(&l->r.host, l->r.steps));
     return o;
 }
 
@@ -453,29 +431,22 @@ static status add_line(bench *b, const bench_case *k, const bench_result *r, err
     bench_line *l = &b->lines[b->n_lines++];
     *l = (bench_line){.spec = k->spec, .ctx = k->ctx, .r = *r};
     judge(b, l);
-    if (b->o->run.out.json && json_array_append_new(b->list, line_json(b, l)) != 0)
+    if (b->base.o->run.out.json && json_array_append_new(b->base.list, line_json(b, l)) != 0)
         return err_set(e, ST_NOMEM, "out of memory for the report");
     return print_line(b, l, e);
 }
 
 /* ---- running ---- */
 
-static bool on_progress(void *ctx, double part)
-{
-    const bench *b = ctx;
-    if (part < 1) progress_set(b->bar, (int64_t)(part * 1000), 1000);
-    return !cli_interrupted();
-}
-
 /* A bar would run into the table's lines: it lives for one measurement only. */
 static status measured(bench *b, const char *what, status (*run)(bench_case *, size_t, bench_result *, err *),
                        bench_case *k, size_t batch, err *e)
 {
     bench_result r;
-    b->bar = progress_start(what);
+    b->base.bar = progress_start(what);
     status st = run(k, batch, &r, e);
-    progress_end(b->bar);
-    b->bar = NULL;
+    progress_end(b->base.bar);
+    b->base.bar = NULL;
     return st == ST_OK && r.tokens > 0 ? add_line(b, k, &r, e) : st;
 }
 
@@ -483,11 +454,11 @@ static status measured(bench *b, const char *what, status (*run)(bench_case *, s
  * have the same reason. */
 static void note_reason(bench *b, const bench_case *k, size_t batch, const err *why)
 {
-    json_array_append_new(b->left_out,
-                          json_pack("{s:o, s:s, s:o, s:I, s:I, s:s, s:s, s:s}", "model", report_model(b->g.m->name),
-                                    "attn", k->spec.text, "budget", lineup_budget_json(&k->spec), "ctx",
-                                    (json_int_t)k->ctx, "batch", (json_int_t)batch, "weights", dtype_name(b->g.m->type),
-                                    "kv", kv_format_name(&k->spec.kv), "reason", why->msg));
+    json_array_append_new(b->left_out, json_pack("{s:o, s:s, s:o, s:I, s:I, s:s, s:s, s:s}", "model",
+                                                 report_model(b->base.g.m->name), "attn", k->spec.text, "budget",
+                                                 lineup_budget_json(&k->spec), "ctx", (json_int_t)k->ctx, "batch",
+                                                 (json_int_t)batch, "weights", dtype_name(b->base.g.m->type), "kv",
+                                                 kv_format_name(&k->spec.kv), "reason", why->msg));
     for (size_t i = 0; i < b->n_why; i++)
         if (strcmp(b->why[i], why->msg) == 0) return;
     if (b->n_why == 0) b->first_why = why->code;
@@ -513,7 +484,7 @@ static status open_case(bench *b, bench_case *k, err *why)
 /* A row that fails is noted and the rest goes on, unless the device does not. */
 static status row_ends(bench *b, const bench_case *k, size_t batch, status st, err *e)
 {
-    if (st == ST_OK || st == ST_INTERRUPTED || b->g.be->fault.code != ST_OK) return st;
+    if (st == ST_OK || st == ST_INTERRUPTED || b->base.g.be->fault.code != ST_OK) return st;
     note_reason(b, k, batch, e);
     *e = (err){0};
     return ST_OK;
@@ -524,12 +495,10 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 {
     char what[64];
     err why = {0};
-    bench_case k = bench_case_of(&b->g, b->meter, b->o, b->o->run.seed.value, spec, ctx);
+    bench_case k = bench_case_of(&b->base, spec, ctx);
     k.max_batch = b->max_batch;
     k.timing.kind = gemm_kind(b);
-    k.progress = on_progress;
-    k.progress_ctx = b;
-    status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
+    status st = attn_spec_check(spec, decoder_attn_shape(b->base.g.dec), &why);
     if (st == ST_OK) st = open_case(b, &k, &why);
     if (st != ST_OK) {
         bench_close(&k);
@@ -551,9 +520,9 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 static status run_specs(bench *b, const lineup *l, err *e)
 {
     for (size_t i = 0; i < l->n; i++)
-        for (size_t x = 0; x < b->n_ctx; x++) {
-            if (!b->o->run.attn.ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
-            TRY(run_case(b, &l->run[i].spec, b->ctx[x], e));
+        for (size_t x = 0; x < b->base.n_ctx; x++) {
+            if (!b->base.o->run.attn.ctx && b->base.ctx[x] > b->base.g.m->config.max_positions) continue;
+            TRY(run_case(b, &l->run[i].spec, b->base.ctx[x], e));
         }
     return ST_OK;
 }
@@ -565,7 +534,7 @@ static status run_kv(void *ctx, const char *kv, err *e)
     lineup l;
     bool first = b->width == 0;
     status st = read_rows(&l, b, kv, e);
-    size_t most = l.n * b->n_ctx * (1 + b->n_batch);
+    size_t most = l.n * b->base.n_ctx * (1 + b->n_batch);
     if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most, e);
     if (st == ST_OK) st = MEM_GROW(&b->why, b->n_why + most, e);
     if (st == ST_OK && lineup_width(&l) > b->width) b->width = lineup_width(&l);
@@ -581,8 +550,8 @@ static status run_model(bench *b, err *e)
     b->n_lines = b->n_why = 0;
     b->width = 0;
     TRY(measure_limits(b, e));
-    for (size_t x = 0; b->o->run.attn.ctx && x < b->n_ctx; x++) cli_warn_ctx(b->g.m, b->ctx[x]);
-    TRY(cli_each(kv_list(b->o), run_kv, b, e));
+    for (size_t x = 0; b->base.o->run.attn.ctx && x < b->base.n_ctx; x++) cli_warn_ctx(b->base.g.m, b->base.ctx[x]);
+    TRY(cli_each(kv_list(b->base.o), run_kv, b, e));
     if (b->n_lines == 0 && b->n_why > 0) return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_refused(b, e));
@@ -593,15 +562,14 @@ static status run_model(bench *b, err *e)
 
 /* ---- single kernels ---- */
 
-static status kernel_json(const bench *b, const char *name, const kernel_shape *s, const kernel_result *k,
-                          const sample_summary *m, double ns)
+static json_t *kernel_json(const char *name, const kernel_shape *s, const kernel_result *k, const sample_summary *m,
+                           double ns)
 {
-    json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model", report_model(name),
-                          "kernel", k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget",
-                          (json_int_t)s->budget, "head_dim", (json_int_t)s->head_dim, "ns", ns, "spread", m->spread,
-                          "limit_share", k->need > 0 && m->share >= 0 ? json_real(m->share) : json_null(), "read_gbps",
-                          m->read_gbs > 0 ? json_real(m->read_gbs) : json_null(), "runs", (json_int_t)k->samples.n);
-    return json_array_append_new(b->kernels, o) == 0 ? ST_OK : ST_NOMEM;
+    return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model", report_model(name), "kernel",
+                     k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget", (json_int_t)s->budget, "head_dim",
+                     (json_int_t)s->head_dim, "ns", ns, "spread", m->spread, "limit_share",
+                     known(k->need > 0 && m->share >= 0, m->share), "read_gbps", known(m->read_gbs > 0, m->read_gbs),
+                     "runs", (json_int_t)k->samples.n);
 }
 
 /* One row: what an item costs, at what rate bytes or operations go, and the limit beside it. */
@@ -611,7 +579,7 @@ static status print_kernel(const bench *b, const char *name, const kernel_shape 
     const sample_summary m = samples_summary(&k->samples, k->units, k->need);
     double ns = m.speed > 0 ? 1e9 / m.speed : 0, per_unit = k->need / k->units;
     bool compared = k->need > 0 && m.limit > 0;
-    if (b->o->run.out.json && kernel_json(b, name, s, k, &m, ns) != ST_OK)
+    if (b->base.o->run.out.json && json_array_append_new(b->kernels, kernel_json(name, s, k, &m, ns)) != 0)
         return err_set(e, ST_NOMEM, "out of memory for the report");
     TRY(out_printf(e, "%-28s %8lld %7lld %4zu %10.3f%c %7.1f %% %9s %9s %9s %5zu/%-5zu %s\n", k->name,
                    (long long)s->ctx, (long long)s->budget, s->head_dim, ns, k->samples.enough ? ' ' : '?',
@@ -624,16 +592,16 @@ static status print_kernel(const bench *b, const char *name, const kernel_shape 
 /* Every kernel at one context. The product that limits prompts' attention is the fastest with float sums. */
 static status time_kernels(bench *b, const char *name, const kernel_shape *s, err *e)
 {
-    bench_timing t = {.meter = b->meter,
-                      .n_threads = b->g.be->n_threads,
-                      .wanted = (size_t)b->o->samples,
+    bench_timing t = {.meter = b->base.meter,
+                      .n_threads = b->base.g.be->n_threads,
+                      .wanted = (size_t)b->base.o->samples,
                       .kind = b->limits.gemm_gops[PRODUCT_BF16] > 0 ? PRODUCT_BF16 : PRODUCT_F32};
     for (size_t i = 0; i < bench_kernels(); i++) {
         kernel_result k;
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
         err why = {0};
-        status st = bench_kernel(i, b->g.be, s, &t, &k, &why);
-        TRY(backend_fault(b->g.be, e));
+        status st = bench_kernel(i, b->base.g.be, s, &t, &k, &why);
+        TRY(backend_fault(b->base.g.be, e));
         if (st == ST_OK) TRY(print_kernel(b, name, s, &k, e));
         else TRY(out_printf(e, "%-28s - %s\n", bench_kernel_name(i), why.msg));
     }
@@ -646,14 +614,14 @@ static status run_kernels(bench *b, const char *name, const model_config *c, err
     TRY(out_printf(e, "%s, %d query heads, %d kv heads, f16 rows\n\n%-28s %8s %7s %4s %11s %9s %9s %9s %9s %11s %s\n",
                    name, (int)c->n_heads, (int)c->n_kv_heads, "kernel", "ctx", "budget", "dim", "ns ", "spread", "G/s",
                    "limit G/s", "of limit", "samples    ", "ns of a"));
-    for (size_t x = 0; x < b->n_ctx; x++)
+    for (size_t x = 0; x < b->base.n_ctx; x++)
         for (size_t i = 0; i < b->n_budget; i++) {
             kernel_shape s = {.n_heads = (size_t)c->n_heads,
                               .n_kv_heads = (size_t)c->n_kv_heads,
                               .head_dim = (size_t)c->head_dim,
-                              .ctx = b->ctx[x],
+                              .ctx = b->base.ctx[x],
                               .budget = b->budget[i],
-                              .seed = b->o->run.seed.value};
+                              .seed = b->base.o->run.seed.value};
             if (s.ctx < BENCH_KERNEL_CTX || s.ctx < s.budget) continue;
             TRY(time_kernels(b, name, &s, e));
         }
@@ -666,8 +634,9 @@ static status run_shape_kernels(void *ctx, const char *shape, err *e)
     bench *b = ctx;
     model_config c;
     TRY(model_shape_config(&c, shape, e));
-    close_engine(b);
-    status st = cli_open_backend(&b->g.be, &b->o->run.engine.device, e);
+    bench_close_model(&b->base);
+    status st = cli_open_backend(&b->base.g.be, &b->base.o->run.engine.device, e);
+    if (st == ST_OK) st = meter_create(&b->base.meter, b->base.g.be, e);
     if (st == ST_OK) st = run_kernels(b, shape, &c, e);
     model_config_free(&c);
     return st;
@@ -677,9 +646,8 @@ static status run_shape_kernels(void *ctx, const char *shape, err *e)
 static status run_weights(void *ctx, const char *weights, err *e)
 {
     bench *b = ctx;
-    close_engine(b); /* the model before: two may not fit */
-    TRY(bench_engine(&b->g, &b->o->run.engine, b->shape, weights, b->o->run.seed.value, b->max_batch, e));
-    if (!b->shape && b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
+    TRY(bench_open_model(&b->base, b->shape, weights, b->max_batch, e));
+    if (!b->shape && b->kernel) TRY(run_kernels(b, b->base.g.m->name, &b->base.g.m->config, e));
     return b->prefill || b->decode ? run_model(b, e) : ST_OK;
 }
 
@@ -688,8 +656,8 @@ static status run_shape(void *ctx, const char *shape, err *e)
 {
     bench *b = ctx;
     b->shape = shape;
-    return b->o->run.engine.model.weights ? cli_each(b->o->run.engine.model.weights, run_weights, b, e)
-                                          : run_weights(b, NULL, e);
+    return b->base.o->run.engine.model.weights ? cli_each(b->base.o->run.engine.model.weights, run_weights, b, e)
+                                               : run_weights(b, NULL, e);
 }
 
 /* ---- the command ---- */
@@ -705,44 +673,45 @@ static status write_report(bench *b, err *e)
                         l->gemm_gops[PRODUCT_S8], "gemm", l->gemm_name)
             : json_null();
     json_t *options =
-        json_pack("{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
+        json_pack("{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->base.ctx, b->base.n_ctx), "budget",
                   report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
-                  b->o->run.attn.names ? b->o->run.attn.names : "full", "chunk", (int)chunk_of(b), "gemm",
-                  b->o->run.engine.device.gemm ? b->o->run.engine.device.gemm : "auto", "seed",
-                  (json_int_t)b->o->run.seed.value, "fill", b->o->fill);
-    json_t *list = b->list, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
+                  b->base.o->run.attn.names ? b->base.o->run.attn.names : "full", "chunk", (int)chunk_of(b), "gemm",
+                  b->base.o->run.engine.device.gemm ? b->base.o->run.engine.device.gemm : "auto", "seed",
+                  (json_int_t)b->base.o->run.seed.value, "fill", b->base.o->fill);
+    json_t *extra = json_pack("{s:s, s:o}", "cpu", b->base.g.be->about, "limits", limits);
     if (b->kernel) json_object_set(extra, "kernels", b->kernels);
     json_object_set(extra, "left_out", b->left_out);
-    b->list = NULL;
-    b->g.name = b->o->shape;
-    return report_write(&b->o->run.out, &b->g, options, list, extra, e);
+    b->base.g.name = b->base.o->shape;
+    return report_write(&b->base.o->run.out, &b->base.g, options, json_incref(b->base.list), extra, e);
 }
 
 static status run_all(bench *b, err *e)
 {
-    const char *shapes = b->o->shape;
+    const char *shapes = b->base.o->shape;
     TRY(parse_options(b, e));
     cli_catch_interrupt();
     if (shapes && b->kernel) TRY(cli_each(shapes, run_shape_kernels, b, e));
     if (!shapes) TRY(run_shape(b, NULL, e));
     else if (b->prefill || b->decode) TRY(cli_each(shapes, run_shape, b, e));
-    return b->o->run.out.json ? write_report(b, e) : ST_OK;
+    return b->base.o->run.out.json ? write_report(b, e) : ST_OK;
 }
 
-static status bench_all(const bench_options *o, err *e)
+static status cmd_bench(void *options, err *e)
 {
-    bench b = {.o = o, .list = json_array(), .kernels = json_array(), .left_out = json_array()};
-    status st = run_all(&b, e);
+    const bench_options *o = options;
+    bench b = {.base = {.o = o, .list = json_array()}, .kernels = json_array(), .left_out = json_array()};
+    status st = cli_check_draft_weights(&o->run.engine, e);
+    if (st == ST_OK) st = o->run.engine.draft ? bench_drafts(&b.base, e) : run_all(&b, e);
     cli_clear_interrupt();
-    json_decref(b.list);
+    json_decref(b.base.list);
     json_decref(b.kernels);
     json_decref(b.left_out);
     mem_free(b.lines);
     mem_free(b.why);
-    mem_free(b.ctx);
+    mem_free(b.base.ctx);
     mem_free(b.budget);
     mem_free(b.batch);
-    close_engine(&b);
+    bench_close_model(&b.base);
     return st;
 }
 
@@ -762,13 +731,6 @@ static const cli_option rows[] = {
     OPTION("accept", "P", NUMBER(0.9), AT(bench_options, accept),
            "with --draft: the share of drafted tokens that is taken as right, whatever the model says (default 0.9)"),
     {0}};
-
-static status cmd_bench(void *options, err *e)
-{
-    const bench_options *o = options;
-    TRY(cli_check_draft_weights(&o->run.engine, e));
-    return o->run.engine.draft ? bench_drafts(o, e) : bench_all(o, e);
-}
 
 const command bench_command = {.name = "bench",
                                .args = "",

@@ -49,7 +49,7 @@ struct rig {
     buf list[BUFFERS];
     size_t bytes[BUFFERS], n;
     /* Buffers of steps; those of layers hold n_layers parts of `layer` bytes. */
-    buf q, k, v, index, out, range, idx, pos, work;
+    buf q, k, v, index, out, idx, pos, work;
     size_t layer, idx_layer, idx_stride;
 };
 
@@ -95,13 +95,6 @@ static status random_halves(rig *r, buf *out, size_t bytes, err *e)
     mem_free(x);
     mem_free(h);
     return st;
-}
-
-static status numbers(rig *r, buf *out, const int64_t *x, size_t n, err *e)
-{
-    TRY(room(r, out, n * sizeof *x, e));
-    r->be->ops->upload(r->be, *out, x, n * sizeof *x);
-    return ST_OK;
 }
 
 /* Enough layers that a sample reads COLD_BYTES when one step reads `bytes`. */
@@ -181,7 +174,8 @@ static status prefill_make(rig *r, kernel_result *k, err *e)
     for (int64_t i = 0; i < CHUNK; i++) pos[i] = s->ctx - CHUNK + i;
     r->n_layers = r->n_steps = 2;
     TRY(make_rows(r, CHUNK, e));
-    TRY(numbers(r, &r->pos, pos, CHUNK, e));
+    TRY(room(r, &r->pos, sizeof pos, e));
+    r->be->ops->upload(r->be, r->pos, pos, sizeof pos);
     double seen = CHUNK * ((double)s->ctx - (CHUNK - 1) / 2.0) * (double)(s->n_heads * r->n_steps);
     k->product = true;
     k->need = 4 * (double)s->head_dim * seen;
@@ -240,15 +234,9 @@ static status make_lists(rig *r, size_t run, err *e)
 
 static status list_make(rig *r, kernel_result *k, err *e)
 {
-    size_t run = r->kind->run, heads = r->s->n_kv_heads;
-    int64_t n = r->s->budget / (int64_t)run * (int64_t)run, *range;
-    TRY(make_cold_rows(r, k, n, LISTS, e));
-    TRY(make_lists(r, run, e));
-    TRY(MEM_NEW(&range, 2 * heads, e));
-    for (size_t h = 0; h < heads; h++) range[2 * h + 1] = n;
-    status st = numbers(r, &r->range, range, 2 * heads, e);
-    mem_free(range);
-    return st;
+    int64_t run = (int64_t)r->kind->run;
+    TRY(make_cold_rows(r, k, r->s->budget / run * run, LISTS, e));
+    return make_lists(r, (size_t)run, e);
 }
 
 /* ---- selectors ---- */
@@ -431,12 +419,6 @@ const char *bench_kernel_name(size_t i)
     return kernels[i].name;
 }
 
-static status nothing(void *ctx, err *e)
-{
-    (void)ctx, (void)e;
-    return ST_OK;
-}
-
 static status run_steps(void *ctx, int64_t *ns, err *e)
 {
     rig *r = ctx;
@@ -455,7 +437,6 @@ status bench_kernel(size_t i, backend *be, const kernel_shape *s, const bench_ti
     *out = (kernel_result){.name = kernels[i].name, .unit = kernels[i].unit};
     status st = kernels[i].make(&r, out, e);
     bench_timing t = *timing;
-    t.prepare = nothing;
     t.run = run_steps;
     t.ctx = &r;
     t.product = out->product;

@@ -13,7 +13,7 @@ static const int64_t SAMPLE_NS = 20000000, WARM_NS = 1000000000;
 
 static size_t vocab_of(const bench_case *c)
 {
-    return (size_t)decoder_model(c->d)->config.vocab;
+    return (size_t)c->base->g.m->config.vocab;
 }
 
 /* Tokens of a decode measurement: warm-up, samples and the profiled run. */
@@ -34,62 +34,75 @@ static status check_memory(const bench_case *c, err *e)
 {
     memory_plan p;
     decoder_options o = {.chunk = c->chunk, .max_batch = c->max_batch};
-    TRY(session_plan(&p, decoder_model(c->d), &o, &c->spec, size_of(c), e));
+    TRY(session_plan(&p, c->base->g.m, &o, &c->spec, size_of(c), e));
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
     TRY(size_mul(&p.disk, p.disk, c->max_batch, "files of the batch", e));
     TRY(size_mul(&p.host, p.host, c->max_batch, "host memory of the batch", e));
     TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
-    return memory_plan_check(&p, decoder_model(c->d)->be, e);
+    return memory_plan_check(&p, c->base->g.be, e);
 }
 
-status bench_engine(engine *g, const engine_options *o, const char *shape, const char *weights, uint64_t seed,
-                    size_t max_batch, err *e)
+static status open_shape(engine *g, const char *shape, const char *weights, uint64_t seed, size_t max_batch, err *e)
 {
     dtype type = DT_BF16;
-    engine_options one = *o;
-    one.model.weights = weights;
-    if (!shape) return engine_open(g, &one, max_batch, false, e);
-    g->o = one;
     if (weights) TRY(cli_parse_weights(&type, weights, e));
-    TRY(cli_open_backend(&g->be, &o->device, e));
+    TRY(cli_open_backend(&g->be, &g->o.device, e));
     TRY(model_open_shape(&g->m, shape, type, seed, g->be, e));
-    if (o->draft_weights) {
-        TRY(cli_draft_type(&type, g->m->type, o->draft_weights, e));
+    if (g->o.draft_weights) {
+        TRY(cli_draft_type(&type, g->m->type, g->o.draft_weights, e));
         TRY(model_open_shape(&g->draft, shape, type, seed, g->be, e));
     }
     return engine_open_decoder(g, max_batch, e);
 }
 
-bench_case bench_case_of(const engine *g, meter *m, const bench_options *o, uint64_t seed, const attn_spec *spec,
-                         int64_t ctx)
+status bench_open_model(bench_base *b, const char *shape, const char *weights, size_t max_batch, err *e)
 {
-    return (bench_case){
-        .d = g->dec,
-        .spec = *spec,
-        .ctx = ctx,
-        .chunk = backend_chunk(g->be, (size_t)g->o.device.chunk),
-        .max_batch = 1,
-        .fill = o->fill,
-        .seed = seed,
-        .timing = {
-            .meter = m, .n_threads = g->be->n_threads, .wanted = (size_t)o->samples, .ranks = g->o.device.ranks}};
+    engine_options o = b->o->run.engine;
+    o.model.weights = weights;
+    bench_close_model(b); /* two may not fit */
+    b->g.o = o;
+    if (shape) TRY(open_shape(&b->g, shape, weights, b->o->run.seed.value, max_batch, e));
+    else TRY(engine_open(&b->g, &o, max_batch, false, e));
+    return meter_create(&b->meter, b->g.be, e);
+}
+
+void bench_close_model(bench_base *b)
+{
+    meter_free(b->meter);
+    b->meter = NULL;
+    engine_close(&b->g);
+}
+
+bench_case bench_case_of(bench_base *b, const attn_spec *spec, int64_t ctx)
+{
+    const device_options *device = &b->o->run.engine.device;
+    return (bench_case){.base = b,
+                        .spec = *spec,
+                        .ctx = ctx,
+                        .chunk = backend_chunk(b->g.be, (size_t)device->chunk),
+                        .max_batch = 1,
+                        .timing = {.meter = b->meter,
+                                   .n_threads = b->g.be->n_threads,
+                                   .wanted = (size_t)b->o->samples,
+                                   .ranks = device->ranks}};
 }
 
 status bench_open(bench_case *c, bool prefill, err *e)
 {
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
-    c->synthetic = c->fill || c->n_ids > BENCH_REAL;
+    c->synthetic = c->base->o->fill || c->n_ids > BENCH_REAL;
     c->n_timed = c->synthetic ? (c->n_ids - 1) % c->chunk + 1 : c->n_ids; /* chunks are cut from the start */
     c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
-    if (c->fill && !prefill && c->spec.kv.kind != KV_EXACT) c->longest_prompt = BENCH_PIECE_CHUNKS * (int64_t)c->chunk;
+    if (c->base->o->fill && !prefill && c->spec.kv.kind != KV_EXACT)
+        c->longest_prompt = BENCH_PIECE_CHUNKS * (int64_t)c->chunk;
     TRY(check_memory(c, e));
     TRY(MEM_NEW(&c->s, c->max_batch, e));
     TRY(MEM_NEW(&c->ids, c->n_ids, e));
     TRY(MEM_NEW(&c->next, c->max_batch, e));
-    rng r = {c->seed};
+    rng r = {c->base->o->run.seed.value};
     for (size_t i = 0; i < c->n_ids; i++) c->ids[i] = (int32_t)rng_below(&r, vocab_of(c));
-    for (size_t i = 0; i < c->max_batch; i++) TRY(session_create(&c->s[i], c->d, &c->spec, size_of(c), e));
+    for (size_t i = 0; i < c->max_batch; i++) TRY(session_create(&c->s[i], c->base->g.dec, &c->spec, size_of(c), e));
     return ST_OK;
 }
 
@@ -108,7 +121,8 @@ void bench_close(bench_case *c)
 static bool on_part(void *ctx, int64_t done, int64_t total)
 {
     const bench_case *c = ctx;
-    return !c->progress || c->progress(c->progress_ctx, (double)done / (double)total);
+    if (done < total) progress_set(c->base->bar, done, total);
+    return !cli_interrupted();
 }
 
 static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
@@ -138,7 +152,7 @@ static status fill(bench_case *c, size_t i, size_t n, size_t after, err *e)
     const fill_options o = {.n_tokens = (int64_t)n,
                             .after = (int64_t)after,
                             .piece = after ? 0 : c->longest_prompt,
-                            .seed = c->seed + i,
+                            .seed = c->base->o->run.seed.value + i,
                             .progress = on_part,
                             .ctx = c};
     return fill_sessions(&c->s[i], 1, &o, e);
@@ -146,18 +160,18 @@ static status fill(bench_case *c, size_t i, size_t n, size_t after, err *e)
 
 static bool has_context(const bench_case *c)
 {
-    return c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill && (c->fill || !c->synthetic);
+    return c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill && (c->base->o->fill || !c->synthetic);
 }
 
 static status fill_all(bench_case *c, err *e)
 {
     if (has_context(c)) return ST_OK;
     for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
-    c->synthetic = c->fill;
-    if (!c->fill && session_can_share(c->s[0], c->s[0], c->n_fill))
+    c->synthetic = c->base->o->fill;
+    if (!c->base->o->fill && session_can_share(c->s[0], c->s[0], c->n_fill))
         return feed(c, c->s, c->max_batch, 0, c->n_fill, c->n_fill, e);
     for (size_t i = 0; i < c->max_batch; i++) {
-        if (c->fill) TRY(fill(c, i, c->n_fill, 0, e));
+        if (c->base->o->fill) TRY(fill(c, i, c->n_fill, 0, e));
         else TRY(feed(c, &c->s[i], 1, 0, c->n_fill, c->n_fill, e));
     }
     return ST_OK;
@@ -205,7 +219,7 @@ static double mean_seen(double n, double n_timed, double most)
  * budget. */
 static double prompt_attended(const bench_case *c)
 {
-    const attn_shape *sh = decoder_attn_shape(c->d);
+    const attn_shape *sh = decoder_attn_shape(c->base->g.dec);
     double sum = 0, n = (double)c->n_ids;
     bool exact = session_can_share(c->s[0], c->s[0], c->n_ids);
     for (int l = 0; l < sh->n_layers; l++) {
@@ -227,10 +241,10 @@ static status measure(bench_case *c, bench_result *r, bool warm, err *e)
     }
     TRY(bench_sample(&r->samples, t, e));
     TRY(t->prepare(c, e));
-    decoder_profile(c->d, true);
+    decoder_profile(c->base->g.dec, true);
     status st = t->run(c, &r->profiled_ns, e);
-    decoder_stages(c->d, r->stage_ns);
-    decoder_profile(c->d, false);
+    decoder_stages(c->base->g.dec, r->stage_ns);
+    decoder_profile(c->base->g.dec, false);
     r->filled = c->synthetic;
     return st;
 }
@@ -252,16 +266,16 @@ status bench_prefill(bench_case *c, size_t batch, bench_result *r, err *e)
 /* n greedy tokens of each sequence, or as many as end within `most` ns (two at least); their number in *done. */
 static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t *ns, err *e)
 {
-    size_t queued = 0, ahead = (size_t)decoder_ahead(c->d);
+    size_t queued = 0, ahead = (size_t)decoder_ahead(c->base->g.dec);
     int64_t t0 = clock_ns();
     for (*done = 0, *ns = 0; *done < queued || (*done < n && (*done < 2 || *ns < most)); ++*done) {
         bool more = *done < 2 || *ns < most;
         for (; more && queued < n && queued <= *done + ahead; queued++)
             TRY(session_queue(c->s, c->batch, queued ? NULL : c->next, NULL, e));
-        TRY(session_take(c->d, c->batch, c->next, e));
+        TRY(session_take(c->base->g.dec, c->batch, c->next, e));
         *ns = clock_ns() - t0;
         TRY(comm_broadcast(c->timing.ranks, ns, sizeof *ns, 0, e));
-        if (c->progress && !c->progress(c->progress_ctx, 1)) return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }
@@ -318,7 +332,7 @@ static void take_counts(const bench_case *c, bench_result *r, const attn_stats *
     r->peak = attn_seq_peak(session_attn(c->s[0]));
     r->steps = to->steps - from->steps;
     if (n <= 0) return;
-    r->attended = (to->attended - from->attended) / n / decoder_attn_shape(c->d)->n_layers;
+    r->attended = (to->attended - from->attended) / n / decoder_attn_shape(c->base->g.dec)->n_layers;
     r->kv_read = part.kv_read / n;
     r->index_read = part.index_read / n;
     r->key_access = attn_key_access(&part);

@@ -21,6 +21,17 @@ typedef struct {
     bool fill;
 } bench_options;
 
+/* What measurements of a model share. */
+typedef struct {
+    const bench_options *o;
+    engine g;
+    meter *meter; /* of the open backend */
+    progress *bar;
+    int64_t *ctx; /* [n_ctx] */
+    size_t n_ctx;
+    json_t *list; /* results of --json */
+} bench_base;
+
 /* What was measured: prefill up to the context, or decode steps at it. */
 typedef struct {
     bool decode;
@@ -41,17 +52,13 @@ typedef struct {
 
 /* Sessions of one strategy at one context; bench_close frees. Prompts are random tokens. */
 typedef struct {
-    decoder *d;
+    bench_base *base; /* whose model is open, and whose bar shows progress */
     attn_spec spec;
     const attn_spec *draft; /* session_size */
     int64_t ctx;            /* tokens before the first decode step; 0: one token */
     size_t chunk, max_batch;
-    int64_t longest_prompt; /* session_size; set here */
-    bool fill;              /* the context is random rows instead of a real prompt; fill_sessions */
-    uint64_t seed;
-    bench_timing timing;                      /* meter, n_threads and kind; the rest is set here */
-    bool (*progress)(void *ctx, double part); /* of the context; false: ST_INTERRUPTED */
-    void *progress_ctx;
+    int64_t longest_prompt;        /* session_size; set here */
+    bench_timing timing;           /* kind; the rest is set here */
     session **s;                   /* [max_batch] */
     int32_t *ids, *next;           /* [prompt], [max_batch] */
     size_t n_ids, n_timed, n_fill; /* the prompt, its end that prefill times, the part filled for decode */
@@ -59,13 +66,13 @@ typedef struct {
     size_t batch, n_steps;         /* of the decode samples under way */
 } bench_case;
 
-/* Opens a shape with random weights, or (NULL) the model of -m; weights NULL: as in its files, bf16 of a shape. */
-status bench_engine(engine *g, const engine_options *o, const char *shape, const char *weights, uint64_t seed,
-                    size_t max_batch, err *e);
+/* Opens a shape with random weights, or (NULL) the model of -m, and its meter; closes the one before. weights NULL: as
+ * in its files, bf16 of a shape. */
+status bench_open_model(bench_base *b, const char *shape, const char *weights, size_t max_batch, err *e);
+void bench_close_model(bench_base *b);
 
-/* Returns a case of the open engine with the options of `bench`; what depends on its use is zero. */
-bench_case bench_case_of(const engine *g, meter *m, const bench_options *o, uint64_t seed, const attn_spec *spec,
-                         int64_t ctx);
+/* Returns a case of the open model; what depends on its use is zero. */
+bench_case bench_case_of(bench_base *b, const attn_spec *spec, int64_t ctx);
 /* Creates the sessions. The prompt has ctx tokens; for 0, one chunk if prefill is wanted, else one
  * token. */
 status bench_open(bench_case *c, bool prefill, err *e);
@@ -80,6 +87,6 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 
 /* `bench --draft SPEC --accept P`: single steps against drafted ones at each context, if a fraction P of the drafted
  * tokens is right. Of random rows and weights none is. */
-status bench_drafts(const bench_options *o, err *e);
+status bench_drafts(bench_base *b, err *e);
 
 #endif

@@ -44,7 +44,7 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
     meter_usage from, to;
     double read[2] = {0}, product[2] = {0};
     int64_t ns = 0, waited = t->waited ? t->waited(t->ctx) : 0;
-    TRY(t->prepare(t->ctx, e));
+    if (t->prepare) TRY(t->prepare(t->ctx, e));
     if (!t->meter) {
         TRY(t->run(t->ctx, &ns, e));
         *verdict = SAMPLE_COUNTS;

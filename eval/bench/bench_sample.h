@@ -24,7 +24,7 @@ typedef enum {
  * the threads' time; readings that differ by more than 12 % of the smaller one. Source: cpu-kernels.md. */
 sample_verdict sample_judge(const meter_usage *spent, int n_threads, const double limit[2]);
 
-/* What is timed. prepare comes before the first reading; run sets *ns to the part of it that counts. */
+/* What is timed. prepare (may be NULL) comes before the first reading; run sets *ns to the part of it that counts. */
 typedef struct {
     status (*prepare)(void *ctx, err *e);
     status (*run)(void *ctx, int64_t *ns, err *e);

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "eval/evaluation.h"
 #include "eval/fidelity/fidelity.h"
+#include "eval/measure.h"
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
@@ -30,11 +31,11 @@ typedef struct {
 } sums;
 
 typedef struct {
-    fidelity f;
+    measure m;
+    fidelity_text text;
     const accept_options *o;
-    int64_t *ctx;
     double *temp;
-    size_t n_ctx, n_temp;
+    size_t n_temp;
 } accept_run;
 
 /* A piece of the text at a temperature. */
@@ -69,29 +70,22 @@ static status pair_of(sessions *out, const attn_spec *row, int64_t n_tokens, err
     return ST_OK;
 }
 
-/* Returns {"attn", "budget", "ctx", "trial", "temp"}, the identity of a result. */
-static json_t *identity_of(const accept_run *r, const case_id *x)
+/* Returns {"ctx", "trial", "temp"}, which identify a result of a row. */
+static json_t *identity_of(const case_id *x)
 {
-    const attn_spec *spec = &r->f.rows.run[x->row].spec;
-    return json_pack("{s:s, s:o, s:I, s:i, s:f}", "attn", spec->text, "budget", lineup_budget_json(spec), "ctx",
-                     (json_int_t)x->ctx, "trial", x->trial, "temp", x->temp);
+    return json_pack("{s:I, s:i, s:f}", "ctx", (json_int_t)x->ctx, "trial", x->trial, "temp", x->temp);
 }
 
 static const json_t *result_of(const accept_run *r, const case_id *x)
 {
-    return results_find(r->f.out, identity_of(r, x));
+    return measure_result(&r->m, x->row, identity_of(x));
 }
 
 /* Returns {"n", "right", "tokens", "differences"}; NULL: out of memory. */
 static json_t *counts_json(const sums *s)
 {
-    json_t *right = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < ACCEPT_AHEAD; i++)
-        bad |= json_array_append_new(right, json_integer((json_int_t)s->right[i]));
-    json_t *o = json_pack("{s:I, s:o, s:I, s:I}", "n", (json_int_t)s->n, "right", right, "tokens",
-                          (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
-    return fidelity_json(o, bad);
+    return json_pack("{s:I, s:o, s:I, s:I}", "n", (json_int_t)s->n, "right", report_sizes(s->right, ACCEPT_AHEAD),
+                     "tokens", (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
 }
 
 /* ---- options ---- */
@@ -111,13 +105,14 @@ static status take_temp(void *own, const char *word, err *e)
 static status parse(void *own, err *e)
 {
     accept_run *r = own;
+    fidelity_text *t = &r->text;
     TRY(cli_each(r->o->temp ? r->o->temp : "0,1", take_temp, r, e));
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->f.o->attn.ctx, "2048", "--ctx", e));
-    for (size_t i = 0; i < r->n_ctx; i++)
-        if (r->ctx[i] < r->o->n + 2)
+    TRY(cli_parse_sizes(&t->ctx, &t->n_ctx, r->m.o->attn.ctx, "2048", "--ctx", e));
+    for (size_t i = 0; i < t->n_ctx; i++)
+        if (t->ctx[i] < r->o->n + 2)
             return err_set(e, ST_USAGE, "--ctx %lld: at least 2 tokens are needed before the %d of -n",
-                           (long long)r->ctx[i], r->o->n);
-    return lineup_read_budgets(&r->f.rows, &r->f.o->attn, "full,streaming,quest,fier", "256", e);
+                           (long long)t->ctx[i], r->o->n);
+    return ST_OK;
 }
 
 /* ---- who can run ---- */
@@ -125,22 +120,20 @@ static status parse(void *own, err *e)
 static status can_run(void *ctx, const attn_spec *row, err *why)
 {
     const accept_run *r = ctx;
-    const decoder_options o = {.chunk = (size_t)r->f.o->engine.device.chunk, .verify = ACCEPT_AHEAD};
+    const decoder_options o = {.chunk = (size_t)r->m.o->engine.device.chunk, .verify = ACCEPT_AHEAD};
     int64_t longest = 0;
     sessions p;
-    for (size_t i = 0; i < r->n_ctx; i++)
-        if (r->ctx[i] > longest) longest = r->ctx[i];
+    for (size_t i = 0; i < r->text.n_ctx; i++)
+        if (r->text.ctx[i] > longest) longest = r->text.ctx[i];
     TRY(pair_of(&p, row, limit_of(r, longest), why));
-    return session_check(r->f.g.m, &o, &p.full, p.size, why);
+    return session_check(r->m.g.m, &o, &p.full, p.size, why);
 }
 
 static status ready(void *own, err *e)
 {
     accept_run *r = own;
-    fidelity *f = &r->f;
-    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, r->o->file, 0, e));
-    TRY(fidelity_check_ctx(&f->text, r->ctx, r->n_ctx, &f->g, e));
-    return lineup_check_by(&f->rows, can_run, r, e);
+    TRY(fidelity_text_read(&r->text, &r->m.g, r->o->file, 0, e));
+    return lineup_check_by(&r->m.rows, can_run, r, e);
 }
 
 typedef struct {
@@ -234,34 +227,22 @@ static status run_along(measured *m, err *e)
 
 /* ---- cases ---- */
 
-static status take_piece(measured *m, const case_id *x, err *e)
-{
-    const accept_run *r = m->r;
-    bool bos = tokenizer_adds_bos(r->f.g.tok);
-    size_t n = (size_t)x->ctx - bos;
-    const int32_t *from = fidelity_piece(&r->f.text, n, r->f.o->seed.value, x->ctx, (size_t)x->trial);
-    m->piece.n = 0;
-    if (bos) TRY(token_list_push(&m->piece, tokenizer_bos(r->f.g.tok), e));
-    for (size_t i = 0; i < n; i++) TRY(token_list_push(&m->piece, from[i], e));
-    return ST_OK;
-}
-
 /* A temperature, over a piece whose prompt is in the session. */
 static status measure_case(measured *m, const case_id *x, err *e)
 {
     const sampler_options so = {.temp = x->temp,
                                 .top_p = 1,
                                 .repeat_penalty = 1,
-                                .seed = evaluation_random(m->r->f.o->seed.value, x->trial, (uint64_t)x->ctx)};
+                                .seed = evaluation_random(m->r->m.o->seed.value, x->trial, (uint64_t)x->ctx)};
     int64_t prompt = session_length(m->s);
     m->sums = (sums){0};
-    TRY(sampler_create(&m->by, &so, (size_t)m->r->f.g.m->config.vocab, e));
+    TRY(sampler_create(&m->by, &so, (size_t)m->r->m.g.m->config.vocab, e));
     status st = draft_all(m, e);
     if (st == ST_OK) st = run_along(m, e);
     if (st == ST_OK) st = session_rewind(m->s, prompt, e);
     sampler_free(m->by);
     m->by = NULL;
-    return st == ST_OK ? results_add(m->r->f.out, results_merge(identity_of(m->r, x), counts_json(&m->sums)), e) : st;
+    return st == ST_OK ? measure_add(&m->r->m, x->row, results_merge(identity_of(x), counts_json(&m->sums)), e) : st;
 }
 
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
@@ -282,7 +263,9 @@ static status measure_piece(measured *m, case_id *x, err *e)
         if (result_of(r, x)) continue;
         if (!ready) {
             session_reset(m->s);
-            TRY(take_piece(m, x, e));
+            m->piece.n = 0;
+            TRY(fidelity_piece(&m->piece, &r->text, r->m.g.tok, (size_t)x->ctx, r->m.o->seed.value, x->ctx, x->trial,
+                               e));
             TRY(session_prefill(&m->s, 1, m->piece.ids, m->piece.n - m->n, &o, e));
             ready = true;
         }
@@ -295,25 +278,25 @@ static status measure_length(measured *m, size_t row, size_t length, err *e)
 {
     accept_run *r = m->r;
     sessions p;
-    int64_t ctx = r->ctx[length];
-    TRY(pair_of(&p, &r->f.rows.run[row].spec, limit_of(r, ctx), e));
-    TRY(session_create(&m->s, r->f.g.dec, &p.full, p.size, e));
+    int64_t ctx = r->text.ctx[length];
+    TRY(pair_of(&p, &r->m.rows.run[row].spec, limit_of(r, ctx), e));
+    TRY(session_create(&m->s, r->m.g.dec, &p.full, p.size, e));
     status st = ST_OK;
     for (int i = 0; i < r->o->trials && st == ST_OK; i++) {
         st = measure_piece(m, &(case_id){.row = row, .ctx = ctx, .trial = i}, e);
-        progress_set(r->f.bar, (int64_t)length * r->o->trials + i + 1, (int64_t)r->n_ctx * r->o->trials);
+        progress_set(r->m.bar, (int64_t)length * r->o->trials + i + 1, (int64_t)r->text.n_ctx * r->o->trials);
     }
     session_free(m->s);
     m->s = NULL;
     return st;
 }
 
-static status measure_row(void *own, size_t row, err *e)
+static status run_row(void *own, size_t row, err *e)
 {
     accept_run *r = own;
     measured m = {.r = r, .n = (size_t)r->o->n};
     status st = MEM_NEW(&m.text, m.n + 1, e);
-    for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) st = measure_length(&m, row, i, e);
+    for (size_t i = 0; i < r->text.n_ctx && st == ST_OK; i++) st = measure_length(&m, row, i, e);
     token_list_free(&m.piece);
     mem_free(m.text);
     return st;
@@ -336,13 +319,14 @@ static void add(sums *s, const json_t *line)
     for (size_t i = 0; i < ACCEPT_AHEAD; i++) s->right[i] += json_integer_value(json_array_get(right, i));
 }
 
-/* Of a row at a temperature: of one length, or (n_ctx) of all. */
+/* Returns the sums of a row at a temperature and length, or (n_ctx) at all lengths. */
 static sums sums_of(const accept_run *r, size_t row, double temp, size_t length)
 {
+    const fidelity_text *text = &r->text;
     sums s = {0};
-    for (size_t i = 0; i < r->n_ctx; i++)
-        for (int t = 0; t < r->o->trials && (length == r->n_ctx || length == i); t++) {
-            const json_t *line = result_of(r, &(case_id){.row = row, .ctx = r->ctx[i], .trial = t, .temp = temp});
+    for (size_t i = 0; i < text->n_ctx; i++)
+        for (int t = 0; t < r->o->trials && (length == text->n_ctx || length == i); t++) {
+            const json_t *line = result_of(r, &(case_id){.row = row, .ctx = text->ctx[i], .trial = t, .temp = temp});
             if (line) add(&s, line);
         }
     return s;
@@ -382,105 +366,82 @@ static status print_head(const void *own, err *e)
     TRY(out_printf(e,
                    "accept: drafts of %d tokens from %d places of each of %d pieces, against full attention over the "
                    "same rows, seed %llu",
-                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->f.o->seed.value));
-    TRY(lineup_print_terms(&r->f.rows, e));
-    TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->f.rows), "strategy", "budget",
+                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->m.o->seed.value));
+    TRY(lineup_print_terms(&r->m.rows, e));
+    TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->m.rows), "strategy", "budget",
                    "tokens", "temp", "n", "agreement", " 95 %", "h8", "run"));
     for (size_t i = 0; i < LENGTHS; i++) TRY(out_printf(e, "   E(%zu)", drafted[i]));
-    TRY(out_printf(e, "\n"));
-    return out_flush(e);
+    return out_printf(e, "\n");
 }
 
 static status print_line(const accept_run *r, size_t row, double temp, size_t length, err *e)
 {
-    const attn_spec *spec = &r->f.rows.run[row].spec;
     sums s = sums_of(r, row, temp, length);
     figures f = figures_of(&s);
-    char budget[24], tokens[24] = "all";
-    lineup_budget_text(budget, sizeof budget, spec);
-    if (length < r->n_ctx) snprintf(tokens, sizeof tokens, "%lld", (long long)r->ctx[length]);
-    TRY(out_printf(e, "%-*s %7s %7s %5.3g %6lld", lineup_width(&r->f.rows), spec->text, budget, tokens, temp,
-                   (long long)s.n));
-    TRY(fidelity_print_number(f.hazard[0], 9, 4, e));
+    char tokens[24] = "all";
+    if (length < r->text.n_ctx) snprintf(tokens, sizeof tokens, "%lld", (long long)r->text.ctx[length]);
+    TRY(lineup_print_row(&r->m.rows.run[row].spec, lineup_width(&r->m.rows), 7, e));
+    TRY(out_printf(e, " %7s %5.3g %6lld", tokens, temp, (long long)s.n));
+    TRY(measure_print_number(f.hazard[0], 9, 4, e));
     TRY(out_printf(e, "  %.4f-%.4f ", f.low, f.high));
-    TRY(fidelity_print_number(f.hazard[ACCEPT_AHEAD - 1], 6, 4, e));
-    TRY(fidelity_print_number(f.run, 7, 1, e));
-    for (size_t i = 0; i < LENGTHS; i++) TRY(fidelity_print_number(length_of(&s, &f, drafted[i]), 6, 3, e));
+    TRY(measure_print_number(f.hazard[ACCEPT_AHEAD - 1], 6, 4, e));
+    TRY(measure_print_number(f.run, 7, 1, e));
+    for (size_t i = 0; i < LENGTHS; i++) TRY(measure_print_number(length_of(&s, &f, drafted[i]), 6, 3, e));
     return out_printf(e, "\n");
 }
 
 static status print_row(const void *own, size_t row, err *e)
 {
     const accept_run *r = own;
-    for (size_t t = 0; t < r->n_temp; t++) {
-        for (size_t i = 0; i < r->n_ctx; i++) TRY(print_line(r, row, r->temp[t], i, e));
-        if (r->n_ctx > 1) TRY(print_line(r, row, r->temp[t], r->n_ctx, e));
-    }
-    return out_flush(e);
+    size_t n = r->text.n_ctx;
+    for (size_t t = 0; t < r->n_temp; t++)
+        for (size_t i = 0; i < (n > 1 ? n + 1 : n); i++) TRY(print_line(r, row, r->temp[t], i, e));
+    return ST_OK;
 }
 
 /* ---- JSON ---- */
 
-static json_t *list_json(const double *x, size_t n)
+/* Returns the counts of a row at a temperature, as of sums_of, and what follows from them. */
+static json_t *figures_json(const accept_run *r, size_t row, double temp, size_t length)
 {
-    json_t *list = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < n; i++) bad |= json_array_append_new(list, results_real(x[i]));
-    return fidelity_json(list, bad);
-}
-
-/* Takes o, to which the counts are added, and what follows from them. */
-static json_t *with_figures(json_t *o, const sums *s)
-{
-    figures f = figures_of(s);
+    const sums s = sums_of(r, row, temp, length);
+    figures f = figures_of(&s);
     double all[ACCEPT_AHEAD];
-    for (size_t i = 0; i < ACCEPT_AHEAD; i++) all[i] = length_of(s, &f, i + 1);
-    json_t *more = json_pack("{s:o, s:[f, f], s:o, s:o, s:o, s:o, s:o}", "agreement", results_real(f.hazard[0]), "ci95",
-                             f.low, f.high, "h8", results_real(f.hazard[ACCEPT_AHEAD - 1]), "run", results_real(f.run),
-                             "accepted_length", results_real(all[REPORTED - 1]), "hazards",
-                             list_json(f.hazard, ACCEPT_AHEAD), "accepted_lengths", list_json(all, ACCEPT_AHEAD));
-    return results_merge(results_merge(o, counts_json(s)), more);
+    for (size_t i = 0; i < ACCEPT_AHEAD; i++) all[i] = length_of(&s, &f, i + 1);
+    json_t *more =
+        json_pack("{s:o, s:[f, f], s:o, s:o, s:o, s:o, s:o}", "agreement", results_real(f.hazard[0]), "ci95", f.low,
+                  f.high, "h8", results_real(f.hazard[ACCEPT_AHEAD - 1]), "run", results_real(f.run), "accepted_length",
+                  results_real(all[REPORTED - 1]), "hazards", results_reals(f.hazard, ACCEPT_AHEAD), "accepted_lengths",
+                  results_reals(all, ACCEPT_AHEAD));
+    return results_merge(counts_json(&s), more);
 }
 
-static json_t *by_context(const accept_run *r, size_t row, double temp)
+static json_t *row_json(const accept_run *r, size_t row, double temp)
 {
-    json_t *list = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < r->n_ctx; i++) {
-        sums s = sums_of(r, row, temp, i);
-        json_t *o = with_figures(json_pack("{s:I}", "ctx", (json_int_t)r->ctx[i]), &s);
-        bad |= json_array_append_new(list, o);
-    }
-    return fidelity_json(list, bad);
-}
-
-static size_t per_row(const void *own)
-{
-    const accept_run *r = own;
-    return r->n_temp;
-}
-
-/* A row at the i-th temperature. */
-static json_t *row_json(const void *own, size_t row, size_t i)
-{
-    const accept_run *r = own;
-    double temp = r->temp[i];
-    const attn_spec *spec = &r->f.rows.run[row].spec;
-    const err *why = &r->f.rows.why[row];
+    const fidelity_text *text = &r->text;
     char kv[128];
-    sums s = sums_of(r, row, temp, r->n_ctx);
-    kv_format_text(&spec->kv, kv, sizeof kv);
-    json_t *o = json_pack("{s:s, s:f, s:o, s:s*}", "kv", kv, "temp", temp, "by_context", by_context(r, row, temp),
-                          "reason", why->code == ST_OK ? NULL : why->msg);
-    return with_figures(results_merge(lineup_row_json(spec), o), &s);
+    json_t *list = json_array();
+    for (size_t i = 0; i < text->n_ctx; i++)
+        list = results_append(
+            list, results_merge(json_pack("{s:I}", "ctx", (json_int_t)text->ctx[i]), figures_json(r, row, temp, i)));
+    kv_format_text(&r->m.rows.run[row].spec.kv, kv, sizeof kv);
+    json_t *o = json_pack("{s:s, s:f, s:o}", "kv", kv, "temp", temp, "by_context", list);
+    return measure_row_json(&r->m, row, results_merge(o, figures_json(r, row, temp, text->n_ctx)));
 }
 
-static json_t *options_json(const void *own)
+static json_t *results_json(const void *own)
 {
     const accept_run *r = own;
-    return json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->f.sha256, "attn", r->f.o->attn.names,
-                     "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
-                     list_json(r->temp, r->n_temp), "seed", (json_int_t)r->f.o->seed.value);
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->m.rows.n; i++)
+        for (size_t t = 0; t < r->n_temp; t++) list = results_append(list, row_json(r, i, r->temp[t]));
+    return list;
+}
+
+static json_t *json_config(const void *own)
+{
+    const run_options *o = ((const accept_run *)own)->m.o;
+    return json_pack("{s:s?, s:I}", "attn", o->attn.names, "seed", (json_int_t)o->seed.value);
 }
 
 /* ---- the command ---- */
@@ -488,32 +449,34 @@ static json_t *options_json(const void *own)
 static json_t *config(const void *own)
 {
     const accept_run *r = own;
-    return json_pack("{s:o, s:i, s:i, s:o, s:s}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n",
-                     r->o->n, "temp", list_json(r->temp, r->n_temp), "text_sha256", r->f.sha256);
+    return json_pack("{s:o, s:i, s:i, s:o, s:s}", "ctx", report_sizes(r->text.ctx, r->text.n_ctx), "trials",
+                     r->o->trials, "n", r->o->n, "temp", results_reals(r->temp, r->n_temp), "text_sha256",
+                     r->text.sha256);
 }
 
 static const char *const identity[] = {"attn", "budget", "ctx", "trial", "temp", NULL};
 
-static const fidelity_measure accept_kind = {.identity = identity,
-                                             .resume = "from there",
-                                             .parse = parse,
-                                             .ready = ready,
-                                             .config = config,
-                                             .head = print_head,
-                                             .measure = measure_row,
-                                             .print = print_row,
-                                             .per_row = per_row,
-                                             .json = row_json,
-                                             .options = options_json};
+static const measure_kind accept_kind = {.attn = "full,streaming,quest,fier",
+                                         .budget = "256",
+                                         .identity = identity,
+                                         .resume = "from there",
+                                         .parse = parse,
+                                         .ready = ready,
+                                         .config = config,
+                                         .json_config = json_config,
+                                         .head = print_head,
+                                         .run = run_row,
+                                         .print = print_row,
+                                         .results = results_json};
 
 static status cmd_accept(void *options, err *e)
 {
     accept_options *o = options;
     o->run.engine.verifies = true;
-    accept_run r = {.f.o = &o->run, .o = o};
-    status st = fidelity_run(&r.f, &accept_kind, e);
-    fidelity_close(&r.f);
-    mem_free(r.ctx);
+    accept_run r = {.m.o = &o->run, .o = o};
+    status st = measure_run(&r.m, &accept_kind, e);
+    measure_close(&r.m);
+    fidelity_text_free(&r.text);
     mem_free(r.temp);
     return st;
 }

@@ -21,18 +21,17 @@ typedef struct {
 
 typedef struct {
     const evaluation *ev;
-    int64_t *ctx;
-    size_t n_ctx, n_trials;
-    char sha256[SHA256_HEX]; /* of the text */
-    token_list ids;          /* of the text */
-    size_t full;             /* the row of full attention */
+    fidelity_text text;
+    size_t n_trials;
+    size_t full; /* the row of full attention */
 } agree_run;
 
 static json_t *config(const void *own)
 {
     const agree_run *r = own;
-    return json_pack("{s:o, s:I, s:s, s:s}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", (json_int_t)r->n_trials,
-                     "protocol", r->ev->prompter.decode ? "decode" : "prefill", "text_sha256", r->sha256);
+    return json_pack("{s:o, s:I, s:s, s:s}", "ctx", report_sizes(r->text.ctx, r->text.n_ctx), "trials",
+                     (json_int_t)r->n_trials, "protocol", r->ev->prompter.decode ? "decode" : "prefill", "text_sha256",
+                     r->text.sha256);
 }
 
 /* ---- the text ---- */
@@ -43,8 +42,8 @@ static status load(void *own, evaluation *ev, err *e)
     const evaluation_options *c = ev->o;
     r->ev = ev;
     r->n_trials = (size_t)c->trials;
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->run.attn.ctx, "2048", "--ctx", e));
-    ev->n_samples = r->n_ctx * r->n_trials;
+    TRY(cli_parse_sizes(&r->text.ctx, &r->text.n_ctx, c->run.attn.ctx, "2048", "--ctx", e));
+    ev->n_samples = r->text.n_ctx * r->n_trials;
     while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
     if (r->full == ev->rows.n)
         return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
@@ -54,33 +53,27 @@ static status load(void *own, evaluation *ev, err *e)
 static status ready(void *own, evaluation *ev, err *e)
 {
     agree_run *r = own;
-    for (size_t i = 0; i < r->n_ctx; i++)
-        if (r->ctx[i] < LEAST)
-            return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->ctx[i], LEAST);
-    TRY(fidelity_read_text(&r->ids, r->sha256, &ev->g, ((const agree_options *)ev->options)->file, 0, e));
-    return fidelity_check_ctx(&r->ids, r->ctx, r->n_ctx, &ev->g, e);
-}
-
-static status take(token_list *out, const int32_t *ids, size_t n, err *e)
-{
-    for (size_t i = 0; i < n; i++) TRY(token_list_push(out, ids[i], e));
-    return ST_OK;
+    for (size_t i = 0; i < r->text.n_ctx; i++)
+        if (r->text.ctx[i] < LEAST)
+            return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->text.ctx[i], LEAST);
+    return fidelity_text_read(&r->text, &ev->g, ((const agree_options *)ev->options)->file, 0, e);
 }
 
 /* A piece of the text that depends on seed, length and trial alone. */
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     agree_run *r = own;
-    size_t length = (size_t)r->ctx[i / r->n_trials], trial = i % r->n_trials, cue = ev->prompter.decode ? CUE : 0;
-    int32_t bos = tokenizer_adds_bos(ev->g.tok) ? tokenizer_bos(ev->g.tok) : -1;
-    size_t piece = length - NEW - (bos >= 0);
-    const int32_t *from = fidelity_piece(&r->ids, piece, ev->o->run.seed.value, (int64_t)length, trial);
+    int64_t length = r->text.ctx[i / r->n_trials];
+    token_list *head = &out->tokens.head;
     out->index = (int64_t)i;
     out->stop = &ev->eos;
     out->n_new = NEW;
-    if (bos >= 0) TRY(take(&out->tokens.head, &bos, 1, e));
-    TRY(take(&out->tokens.head, from, piece - cue, e));
-    return take(&out->tokens.tail, from + piece - cue, cue, e);
+    TRY(fidelity_piece(head, &r->text, ev->g.tok, (size_t)length - NEW, ev->o->run.seed.value, length,
+                       (int)(i % r->n_trials), e));
+    if (!ev->prompter.decode) return ST_OK;
+    head->n -= CUE;
+    for (size_t k = 0; k < CUE; k++) TRY(token_list_push(&out->tokens.tail, head->ids[head->n + k], e));
+    return ST_OK;
 }
 
 /* ---- answers ---- */
@@ -91,7 +84,8 @@ static json_t *identity(const void *own, const evaluation_item *x)
 {
     const agree_run *r = own;
     size_t i = (size_t)x->index;
-    return json_pack("{s:I, s:I}", "ctx", (json_int_t)r->ctx[i / r->n_trials], "trial", (json_int_t)(i % r->n_trials));
+    return json_pack("{s:I, s:I}", "ctx", (json_int_t)r->text.ctx[i / r->n_trials], "trial",
+                     (json_int_t)(i % r->n_trials));
 }
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
@@ -144,8 +138,8 @@ static status print_table(const agree_run *r, evaluation_table *t, err *e)
         ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->o->run.seed.value));
     TRY(lineup_print_terms(&ev->rows, e));
     TRY(evaluation_table_head(t, e));
-    for (size_t k = 0; k < r->n_ctx; k++) {
-        snprintf(name, sizeof name, "%lld tokens", (long long)r->ctx[k]);
+    for (size_t k = 0; k < r->text.n_ctx; k++) {
+        snprintf(name, sizeof name, "%lld tokens", (long long)r->text.ctx[k]);
         for (size_t i = 0; i < ev->rows.n; i++) t->x[i] = 100 * cell_of(r, i, k).score;
         TRY(evaluation_table_line(t, 0, name, r->n_trials, 1, e));
     }
@@ -156,10 +150,10 @@ static status write_json(const agree_run *r, err *e)
 {
     const evaluation *ev = r->ev;
     json_t *list = json_array(), *options = config(r);
-    for (size_t i = 0; i < ev->rows.n * r->n_ctx; i++) {
-        json_t *o = evaluation_row_json(ev, i / r->n_ctx);
-        cell c = cell_of(r, i / r->n_ctx, i % r->n_ctx);
-        json_object_set_new(o, "ctx", json_integer((json_int_t)r->ctx[i % r->n_ctx]));
+    for (size_t i = 0; i < ev->rows.n * r->text.n_ctx; i++) {
+        json_t *o = evaluation_row_json(ev, i / r->text.n_ctx);
+        cell c = cell_of(r, i / r->text.n_ctx, i % r->text.n_ctx);
+        json_object_set_new(o, "ctx", json_integer((json_int_t)r->text.ctx[i % r->text.n_ctx]));
         json_object_set_new(o, "score", results_real(c.score));
         evaluation_costs_json(o, &c.costs);
         json_array_append_new(list, o);
@@ -179,9 +173,7 @@ static status report(void *own, evaluation *ev, err *e)
 
 static void free_run(void *own)
 {
-    agree_run *r = own;
-    mem_free(r->ctx);
-    token_list_free(&r->ids);
+    fidelity_text_free(&((agree_run *)own)->text);
 }
 
 static const evaluation_kind evaluation_of_agree = {.name = "agree",

@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "eval/fidelity/fidelity.h"
+#include "eval/measure.h"
 #include "eval/fidelity/recall_follow.h"
 #include "generate/sequence.h"
 #include "kernels/base/clock.h"
@@ -24,7 +25,8 @@ typedef struct {
 } drift_options;
 
 typedef struct {
-    fidelity f; /* its text: the prompt */
+    measure m;
+    fidelity_text text; /* the prompt */
     const drift_options *o;
     size_t n_prompt;
     int64_t n, every; /* new tokens; those of an interval, which divides n */
@@ -54,37 +56,30 @@ static status parse(void *own, err *e)
         return err_set(e, ST_USAGE, "--compare %lld: 0 or a multiple of --every %lld is needed", (long long)r->compare,
                        (long long)r->every);
     r->n_prompt = (size_t)prompt;
-    return lineup_read_budgets(&r->f.rows, &r->f.o->attn, "all", NULL, e);
+    return ST_OK;
 }
 
 /* The prompt: the first tokens of the text, after a BOS token where the tokenizer adds one. */
 static status ready(void *own, err *e)
 {
     drift_run *r = own;
-    fidelity *f = &r->f;
-    unsigned flags = tokenizer_adds_bos(f->g.tok) ? TOKENIZE_BOS : 0;
+    measure *m = &r->m;
+    unsigned flags = tokenizer_adds_bos(m->g.tok) ? TOKENIZE_BOS : 0;
     int64_t n_tokens = (int64_t)r->n_prompt + r->n;
-    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, r->o->file, flags, e));
-    if (f->text.n < r->n_prompt)
-        return err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", r->n_prompt, f->text.n);
-    f->text.n = r->n_prompt;
-    cli_warn_length(f->g.m, "--prompt and -n together,", n_tokens);
-    return lineup_check(&f->rows, &f->g, n_tokens, e);
+    TRY(fidelity_text_read(&r->text, &m->g, r->o->file, flags, e));
+    if (r->text.ids.n < r->n_prompt)
+        return err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", r->n_prompt, r->text.ids.n);
+    r->text.ids.n = r->n_prompt;
+    cli_warn_length(m->g.m, "--prompt and -n together,", n_tokens);
+    return lineup_check(&m->rows, &m->g, n_tokens, e);
 }
 
 /* ---- results ---- */
 
-/* Returns the identity of the interval that ends after so many new tokens. */
-static json_t *identity_of(const drift_run *r, size_t row, int64_t generated)
-{
-    const attn_spec *spec = &r->f.rows.run[row].spec;
-    return json_pack("{s:s, s:o, s:I}", "attn", spec->text, "budget", lineup_budget_json(spec), "generated",
-                     (json_int_t)generated);
-}
-
+/* Returns the result of the interval that ends after so many new tokens. */
 static const json_t *result_of(const drift_run *r, size_t row, int64_t generated)
 {
-    return results_find(r->f.out, identity_of(r, row, generated));
+    return measure_result(&r->m, row, json_pack("{s:I}", "generated", (json_int_t)generated));
 }
 
 /* A generation under way. */
@@ -95,7 +90,6 @@ typedef struct {
     recall_run run;
     sequence q;   /* its ids: prompt and new tokens */
     stepper x;    /* of one sequence; its row: logits of the next token */
-    dtype type;   /* of the gathered keys */
     bool judging; /* the step under way is judged */
     /* Of the interval: time and number of the steps that are not judged; newest tokens that are attended whatever
      * their score, summed over `n_newest` layers of judged steps; counts of the strategy before it. */
@@ -128,12 +122,9 @@ static void on_seen(void *ctx, const attn_seen *seen)
 {
     generation *g = ctx;
     follow *f = &g->f;
-    size_t n = seen->step->n_tok;
     g->run.seq = seen->step->seq[0];
     if (seen->layer >= 0 && seen->layer < f->shape->n_layers) {
-        exact_rows *rows = &f->rows[seen->layer];
-        follow_keep_rows(f, rows->k, rows, seen->k, rows->n, n, g->type);
-        rows->n += (int64_t)n;
+        follow_append(f, seen->layer, seen->k, seen->v, seen->step->n_tok);
         if (g->judging) judge_layer(g, seen);
     }
 }
@@ -162,7 +153,7 @@ static status feed_full(generation *g, err *e)
 
 static status compare(generation *g, err *e)
 {
-    size_t vocab = (size_t)g->r->f.g.m->config.vocab;
+    size_t vocab = (size_t)g->r->m.g.m->config.vocab;
     attn_watch(g->f.work, NULL, NULL);
     status st = feed_full(g, e);
     attn_watch(g->f.work, on_seen, g);
@@ -190,10 +181,11 @@ static json_t *judged_json(const generation *g)
 {
     const recall_run *run = &g->run;
     double n = (double)g->n_compared; /* 0: the quotients are NAN, which is null */
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", results_real(recall_mean(run, SUM_SELECTED)),
-                     "recall", results_real(recall_mean(run, SUM_RECALL)), "mass",
-                     results_real(recall_mean(run, SUM_MASS)), "newest", results_real(g->newest / (double)g->n_newest),
-                     "kl", results_real(g->kl / n), "top1", results_real((double)g->top1 / n));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", results_real(recall_mean(run, SUM_SELECTED, -1)),
+                     "recall", results_real(recall_mean(run, SUM_RECALL, -1)), "mass",
+                     results_real(recall_mean(run, SUM_MASS, -1)), "newest",
+                     results_real(g->newest / (double)g->n_newest), "kl", results_real(g->kl / n), "top1",
+                     results_real((double)g->top1 / n));
 }
 
 static json_t *interval_json(const generation *g, int64_t generated)
@@ -201,19 +193,19 @@ static json_t *interval_json(const generation *g, int64_t generated)
     attn_stats a = attn_seq_stats(session_attn(g->q.s));
     attn_bytes held = attn_seq_held(session_attn(g->q.s));
     double steps = (double)(a.steps - g->before.steps);
-    json_t *costs =
-        json_pack("{s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "length", (json_int_t)session_length(g->q.s), "tokens_per_s",
-                  results_real((double)g->n_timed * 1e9 / (double)g->ns), "kv_bytes", (json_int_t)held.kv,
-                  "index_bytes", (json_int_t)held.index, "kv_read", (a.kv_read - g->before.kv_read) / steps,
-                  "index_read", (a.index_read - g->before.index_read) / steps, "attended",
-                  (a.attended - g->before.attended) / steps / g->f.shape->n_layers);
-    return results_merge(results_merge(identity_of(g->r, g->row, generated), costs), judged_json(g));
+    json_t *costs = json_pack("{s:I, s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "generated", (json_int_t)generated, "length",
+                              (json_int_t)session_length(g->q.s), "tokens_per_s",
+                              results_real((double)g->n_timed * 1e9 / (double)g->ns), "kv_bytes", (json_int_t)held.kv,
+                              "index_bytes", (json_int_t)held.index, "kv_read", (a.kv_read - g->before.kv_read) / steps,
+                              "index_read", (a.index_read - g->before.index_read) / steps, "attended",
+                              (a.attended - g->before.attended) / steps / g->f.shape->n_layers);
+    return results_merge(costs, judged_json(g));
 }
 
 static status interval_end(generation *g, int64_t generated, err *e)
 {
     if (result_of(g->r, g->row, generated)) return ST_OK;
-    return results_add(g->r->f.out, interval_json(g, generated), e);
+    return measure_add(&g->r->m, g->row, interval_json(g, generated), e);
 }
 
 /* ---- the whole ---- */
@@ -221,7 +213,7 @@ static status interval_end(generation *g, int64_t generated, err *e)
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
 {
     const generation *g = ctx;
-    progress_set(g->r->f.bar, done, total + g->r->n);
+    progress_set(g->r->m.bar, done, total + g->r->n);
     return !cli_interrupted();
 }
 
@@ -248,7 +240,7 @@ static status generate(generation *g, err *e)
     drift_run *r = g->r;
     sequence *q = &g->q;
     const prompt_options o = {.logits = true, .progress = on_prompt, .ctx = g};
-    TRY(sequence_push(q, r->f.text.ids, r->f.text.n, e));
+    TRY(sequence_push(q, r->text.ids.ids, r->text.ids.n, e));
     sequence_begin(q, q->ids.n);
     TRY(sequence_prefill(&g->x, &q, 1, &o, e));
     for (int64_t i = 0; i < r->n; i++) {
@@ -258,7 +250,7 @@ static status generate(generation *g, err *e)
         TRY(step(g, judging, e));
         if (judging && g->full && (i / r->every + 1) * r->every % r->compare == 0) TRY(compare(g, e));
         if (at == r->every - 1) TRY(interval_end(g, i + 1, e));
-        progress_set(r->f.bar, session_length(g->q.s), (int64_t)r->f.text.n + r->n);
+        progress_set(r->m.bar, session_length(g->q.s), (int64_t)r->text.ids.n + r->n);
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
@@ -269,11 +261,11 @@ static status open_full(generation *g, int64_t n_tokens, err *e)
 {
     const drift_run *r = g->r;
     attn_spec full;
-    const attn_options o = {.kv = kv_exact(g->type)};
+    const attn_options o = {.kv = kv_exact(g->f.type)};
     if (r->compare == 0 || r->compare > r->n) return ST_OK;
     TRY(attn_spec_parse(&full, "full", &o, e));
-    TRY(session_create(&g->full, r->f.g.dec, &full, session_of(n_tokens), e));
-    return MEM_NEW(&g->full_logits, (size_t)r->f.g.m->config.vocab, e);
+    TRY(session_create(&g->full, r->m.g.dec, &full, session_of(n_tokens), e));
+    return MEM_NEW(&g->full_logits, (size_t)r->m.g.m->config.vocab, e);
 }
 
 static status open_all(generation *g, err *e)
@@ -281,26 +273,25 @@ static status open_all(generation *g, err *e)
     drift_run *r = g->r;
     const drift_options *o = r->o;
     follow *f = &g->f;
-    int64_t n_tokens = (int64_t)r->f.text.n + r->n;
-    const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->f.g.dec)};
+    int64_t n_tokens = (int64_t)r->text.ids.n + r->n;
+    const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->m.g.dec)};
     const sampler_options so = {.temp = o->temp, .top_p = o->top_p, .repeat_penalty = 1, .seed = o->run.seed.value};
-    g->run.spec = r->f.rows.run[g->row].spec;
-    g->type = recall_exact_type(&g->run, 1);
-    f->be = r->f.g.be;
-    f->shape = decoder_attn_shape(r->f.g.dec);
+    g->run.spec = r->m.rows.run[g->row].spec;
+    f->be = r->m.g.be;
+    f->shape = decoder_attn_shape(r->m.g.dec);
     f->runs = &g->run;
     f->n_runs = 1;
     f->watched = true;
-    f->work = decoder_attn_work(r->f.g.dec);
-    f->prompt = (int64_t)r->f.text.n;
+    f->work = decoder_attn_work(r->m.g.dec);
+    f->prompt = (int64_t)r->text.ids.n;
     const sequence_options qo = {.spec = &g->run.spec, .size = session_of(n_tokens), .sampling = &so};
-    TRY(sequence_open(&g->q, r->f.g.dec, &qo, e));
-    TRY(open_full(g, n_tokens, e));
+    TRY(sequence_open(&g->q, r->m.g.dec, &qo, e));
     TRY(follow_open(f, &lim, false, e));
-    return stepper_open(&g->x, r->f.g.dec, 1, e);
+    TRY(open_full(g, n_tokens, e));
+    return stepper_open(&g->x, r->m.g.dec, 1, e);
 }
 
-static status measure_row(void *own, size_t row, err *e)
+static status run_row(void *own, size_t row, err *e)
 {
     drift_run *r = own;
     generation g = {.r = r, .row = row};
@@ -361,7 +352,7 @@ static double ratio_of(const drift_run *r, size_t row, int column)
 static status print_row(const void *own, size_t row, err *e)
 {
     const drift_run *r = own;
-    const attn_spec *spec = &r->f.rows.run[row].spec;
+    const attn_spec *spec = &r->m.rows.run[row].spec;
     char budget[24];
     lineup_budget_text(budget, sizeof budget, spec);
     TRY(out_printf(e, "%s, budget %s\n%11s", spec->text, budget, "new tokens"));
@@ -369,44 +360,41 @@ static status print_row(const void *own, size_t row, err *e)
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = result_of(r, row, k);
         TRY(out_printf(e, "\n%11lld", (long long)k));
-        for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(value_of(line, c), 9, columns[c].decimals, e));
+        for (int c = 0; c < COLUMNS; c++) TRY(measure_print_number(value_of(line, c), 9, columns[c].decimals, e));
     }
     TRY(out_printf(e, "\n%11s", "end / start"));
-    for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(ratio_of(r, row, c), 9, 3, e));
-    TRY(out_printf(e, "\n\n"));
-    return out_flush(e);
+    for (int c = 0; c < COLUMNS; c++) TRY(measure_print_number(ratio_of(r, row, c), 9, 3, e));
+    return out_printf(e, "\n\n");
 }
 
 /* ---- JSON ---- */
 
 /* A row with all its intervals, or why there are none. */
-static json_t *row_json(const void *own, size_t row, size_t i)
+static json_t *row_json(const drift_run *r, size_t row)
 {
-    const drift_run *r = own;
-    const attn_spec *spec = &r->f.rows.run[row].spec;
-    const err *why = &r->f.rows.why[row];
     json_t *intervals = json_array(), *ratios = json_object();
-    int bad = 0;
-    (void)i;
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = result_of(r, row, k);
-        if (line) bad |= json_array_append(intervals, (json_t *)(uintptr_t)line);
+        if (line) intervals = results_append(intervals, json_incref((json_t *)(uintptr_t)line));
     }
     for (int c = 0; c < COLUMNS; c++)
-        bad |= json_object_set_new(ratios, columns[c].title, results_real(ratio_of(r, row, c)));
-    json_t *o = json_pack("{s:o, s:o, s:s?}", "intervals", intervals, "end_over_start", ratios, "reason",
-                          why->code == ST_OK ? NULL : why->msg);
-    return fidelity_json(results_merge(lineup_row_json(spec), o), bad);
+        ratios = results_merge(ratios, json_pack("{s:o}", columns[c].title, results_real(ratio_of(r, row, c))));
+    json_t *o = json_pack("{s:o, s:o, s:n}", "intervals", intervals, "end_over_start", ratios, "reason");
+    return measure_row_json(&r->m, row, o);
 }
 
-static json_t *options_json(const void *own)
+static json_t *results_json(const void *own)
 {
     const drift_run *r = own;
-    const drift_options *o = r->o;
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn",
-                     o->run.attn.names ? o->run.attn.names : "all", "n", (json_int_t)r->n, "prompt",
-                     (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
-                     "judged", r->o->judged, "temp", o->temp, "top_p", o->top_p, "seed", (json_int_t)o->run.seed.value);
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->m.rows.n; i++) list = results_append(list, row_json(r, i));
+    return list;
+}
+
+static json_t *json_config(const void *own)
+{
+    const run_options *o = ((const drift_run *)own)->m.o;
+    return json_pack("{s:s, s:I}", "attn", o->attn.names ? o->attn.names : "all", "seed", (json_int_t)o->seed.value);
 }
 
 /* ---- the command ---- */
@@ -416,18 +404,23 @@ static const char *const identity[] = {"attn", "budget", "generated", NULL};
 static json_t *config(const void *own)
 {
     const drift_run *r = own;
-    return json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:s}", "n", (json_int_t)r->n, "prompt",
-                     (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
-                     "judged", r->o->judged, "temp", r->o->temp, "top_p", r->o->top_p, "text_sha256", r->f.sha256);
+    return json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f}", "n", (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt,
+                     "every", (json_int_t)r->every, "compare", (json_int_t)r->compare, "judged", r->o->judged, "temp",
+                     r->o->temp, "top_p", r->o->top_p);
+}
+
+static json_t *output_config(const void *own)
+{
+    return json_pack("{s:s}", "text_sha256", ((const drift_run *)own)->text.sha256);
 }
 
 static status print_head(const void *own, err *e)
 {
     const drift_run *r = own;
     TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
-                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.o->seed.value, r->o->judged,
+                   (long long)r->n, r->n_prompt, (unsigned long long)r->m.o->seed.value, r->o->judged,
                    (long long)r->every));
-    return lineup_print_terms(&r->f.rows, e);
+    return lineup_print_terms(&r->m.rows, e);
 }
 
 /* True if an interval has no result: the row is then generated again from its start. */
@@ -439,24 +432,27 @@ static bool lacks(const void *own, size_t row)
     return false;
 }
 
-static const fidelity_measure drift_kind = {.identity = identity,
-                                            .resume = "behind the last strategy that is complete",
-                                            .parse = parse,
-                                            .ready = ready,
-                                            .config = config,
-                                            .head = print_head,
-                                            .lacks = lacks,
-                                            .measure = measure_row,
-                                            .print = print_row,
-                                            .json = row_json,
-                                            .options = options_json};
+static const measure_kind drift_kind = {.attn = "all",
+                                        .identity = identity,
+                                        .resume = "behind the last strategy that is complete",
+                                        .parse = parse,
+                                        .ready = ready,
+                                        .config = config,
+                                        .output_config = output_config,
+                                        .json_config = json_config,
+                                        .head = print_head,
+                                        .lacks = lacks,
+                                        .run = run_row,
+                                        .print = print_row,
+                                        .results = results_json};
 
 static status cmd_drift(void *options, err *e)
 {
     const drift_options *o = options;
-    drift_run r = {.f.o = &o->run, .o = o};
-    status st = fidelity_run(&r.f, &drift_kind, e);
-    fidelity_close(&r.f);
+    drift_run r = {.m.o = &o->run, .o = o};
+    status st = measure_run(&r.m, &drift_kind, e);
+    measure_close(&r.m);
+    fidelity_text_free(&r.text);
     return st;
 }
 

@@ -31,49 +31,34 @@ dtype recall_exact_type(const recall_run *runs, size_t n)
     return runs[0].spec.kv.type;
 }
 
-bool recall_has_distance(const attn_spec *s)
+bool recall_knows(const recall_run *run, recall_sum sum)
 {
-    return s->kv.kind == KV_EXACT || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
-}
-
-/* True if a run has values for a sum. */
-static bool is_known(const recall_run *run, recall_sum sum)
-{
-    bool codes = run->spec.kv.kind != KV_EXACT;
+    const attn_spec *s = &run->spec;
+    bool exact = s->kv.kind == KV_EXACT;
     switch (sum) {
     case SUM_ERROR:
     case SUM_ERROR_L1: return run->shape.has_v;
     case SUM_EVICTED:
-    case SUM_EVICTED_L1: return run->shape.has_v && codes;
+    case SUM_EVICTED_L1: return run->shape.has_v && !exact;
     case SUM_WITH_TAIL: return run->has_tail;
-    case SUM_DISTANCE: return recall_has_distance(&run->spec);
-    case SUM_DISTANCE_EVICTED: return codes;
+    case SUM_DISTANCE: return exact || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
+    case SUM_DISTANCE_EVICTED: return !exact;
     default: return true;
     }
-}
-
-double recall_layer_mean(const recall_run *run, recall_sum sum, int layer)
-{
-    const double *x = run->sum[sum] + layer * run->shape.n_heads;
-    double all = 0;
-    if (!is_known(run, sum)) return (double)NAN;
-    for (int h = 0; h < run->shape.n_heads; h++) all += x[h];
-    return run->n_queries > 0 ? all / (double)run->shape.n_heads / (double)run->n_queries : 0;
-}
-
-double recall_mean(const recall_run *run, recall_sum sum)
-{
-    double all = 0;
-    int n = 0;
-    for (int l = 0; l < run->shape.n_layers; l++)
-        for (int h = 0; h < run->shape.n_heads && !run->dense[l]; h++, n++)
-            all += run->sum[sum][l * run->shape.n_heads + h] / (double)run->n_queries;
-    return n && is_known(run, sum) ? all / n : (double)NAN;
 }
 
 static bool counts_layer(const recall_run *run, int layer, int l)
 {
     return layer < 0 ? !run->dense[l] : l == layer;
+}
+
+double recall_mean(const recall_run *run, recall_sum sum, int layer)
+{
+    double all = 0;
+    int n = 0, heads = run->shape.n_heads;
+    for (int i = 0; i < run->shape.n_layers * heads; i++)
+        if (counts_layer(run, layer, i / heads)) all += run->sum[sum][i] / (double)run->n_queries, n++;
+    return n && recall_knows(run, sum) ? all / n : (double)NAN;
 }
 
 /* Returns the number of selections with `tokens` tokens. */
@@ -128,22 +113,26 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
 
 /* ---- what was selected, as JSON lines ---- */
 
-/* One line a list: of a query head, of a kv head, or of the layer (-1). */
+/* Returns the query heads that share a list. */
+static int sharing(const follow *f, gqa_mode gqa)
+{
+    return f->shape->n_heads / (int)gqa_lists(gqa, (size_t)f->shape->n_heads, (size_t)f->shape->n_kv_heads);
+}
+
+/* Writes a line for each list: of a query head, of a KV head, or of the layer (-1). */
 static void dump_list(follow *f, const recall_run *r, int layer, int head, const exact_choice *c)
 {
-    int group = f->shape->n_heads / f->shape->n_kv_heads;
-    bool per_q = c->gqa == GQA_PER_Q, whole = c->gqa >= GQA_LAYER_MEAN;
+    bool per_q = c->gqa == GQA_PER_Q;
+    int kv_head = c->gqa >= GQA_LAYER_MEAN ? -1 : head / sharing(f, c->gqa);
     char params[512], budget[24] = "null";
-    if (!f->dump || (!per_q && head % group != 0) || (whole && head != 0)) return;
+    if (!f->dump || head % sharing(f, c->gqa) != 0) return;
     attn_spec_params(&r->spec, params, sizeof params);
     if (attn_has_budget(&r->spec)) snprintf(budget, sizeof budget, "%lld", (long long)r->spec.budget);
     fprintf(f->dump,
             "{\"attn\": \"%s\", \"params\": \"%s\", \"budget\": %s, \"layer\": %d, "
             "\"query\": %lld, \"%s\": %d, \"positions\": [",
             r->spec.text, params, budget, layer, (long long)f->query_index, per_q ? "head" : "kv_head",
-            per_q   ? head
-            : whole ? -1
-                    : head / group);
+            per_q ? head : kv_head);
     for (int64_t i = 0; i < c->n; i++) fprintf(f->dump, "%s%lld", i ? ", " : "", (long long)c->pos[i]);
     fputs("]}\n", f->dump);
 }
@@ -219,9 +208,7 @@ static void add_errors(follow *f, size_t i, int layer, int head, const exact_cho
 static void add_missed(follow *f, size_t i, int layer, const double *held)
 {
     recall_run *r = &f->runs[i];
-    gqa_mode gqa = attn_gqa(&r->spec);
-    int heads = f->shape->n_heads, group = heads / f->shape->n_kv_heads;
-    int share = gqa == GQA_PER_Q ? 1 : gqa >= GQA_LAYER_MEAN ? heads : group;
+    int heads = f->shape->n_heads, share = sharing(f, attn_gqa(&r->spec));
     float *said = f->missed;
     int64_t n = f->in_window ? 0 : attn_last_missed(f->work, said);
     double off = 0;
@@ -240,7 +227,7 @@ static void add_missed(follow *f, size_t i, int layer, const double *held)
 static const float *keys_held(follow *f, size_t i, int layer)
 {
     const attn_spec *s = &f->runs[i].spec;
-    if (s->kv.kind == KV_EXACT || !recall_has_distance(s)) return NULL;
+    if (s->kv.kind == KV_EXACT || !recall_knows(&f->runs[i], SUM_DISTANCE)) return NULL;
     attn_seq_keys(f->runs[i].seq, layer, f->keys, f->cap, f->rows[layer].n);
     f->be->ops->download(f->be, f->held, f->keys, follow_key_bytes(f));
     return f->held;
@@ -249,11 +236,10 @@ static const float *keys_held(follow *f, size_t i, int layer)
 static void add_distribution(follow *f, size_t i, size_t at, int head, const exact_choice *c, const float *held)
 {
     recall_run *r = &f->runs[i];
-    bool codes = r->spec.kv.kind != KV_EXACT;
-    const bool *exact = codes ? f->exact + i * (size_t)f->cap : NULL;
+    const bool *exact = r->spec.kv.kind != KV_EXACT ? f->exact + i * (size_t)f->cap : NULL;
     int64_t n;
     double mass = exact_covered(&f->query, head, c, exact, &n);
-    if (recall_has_distance(&r->spec)) r->sum[SUM_DISTANCE][at] += exact_distance(&f->query, head, c, NULL, held);
+    if (recall_knows(r, SUM_DISTANCE)) r->sum[SUM_DISTANCE][at] += exact_distance(&f->query, head, c, NULL, held);
     r->sum[SUM_DISTANCE_EVICTED][at] += exact_distance(&f->query, head, c, exact, NULL);
     r->sum[SUM_COVERING][at] += (double)n;
     r->sum[SUM_COVERED][at] += mass;
@@ -302,16 +288,24 @@ static float as_stored(float x, dtype t)
     return t == DT_F32 ? x : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
 }
 
-/* n rows [n][n_kv_heads][head_dim] of ops memory become positions [first, first + n). */
-void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type)
+/* Downloads n rows [n][n_kv_heads][head_dim] to the positions of `to` from r->n on. */
+static void keep_rows(follow *f, float *to, const exact_rows *r, buf from, size_t n)
 {
     size_t d = (size_t)f->shape->head_dim, heads = (size_t)f->shape->n_kv_heads;
     f->be->ops->download(f->be, f->host, from, n * heads * d * sizeof(float));
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++)
-                to[(h * (size_t)r->cap + (size_t)first + i) * d + c] =
-                    as_stored(f->host[(i * heads + h) * d + c], type);
+                to[(h * (size_t)r->cap + (size_t)r->n + i) * d + c] =
+                    as_stored(f->host[(i * heads + h) * d + c], f->type);
+}
+
+void follow_append(follow *f, int layer, buf k, buf v, size_t n)
+{
+    exact_rows *r = &f->rows[layer];
+    keep_rows(f, r->k, r, k, n);
+    if (f->has_v) keep_rows(f, r->v, r, v, n);
+    r->n += (int64_t)n;
 }
 
 status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
@@ -321,6 +315,7 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     f->cap = lim->n_tokens;
     f->has_v = has_v;
     f->host_rows = (size_t)lim->chunk;
+    f->type = recall_exact_type(f->runs, f->n_runs);
     if (!f->watched) {
         TRY(attn_work_create(&f->work, sh, f->host_rows, f->be, e));
         TRY(f->be->ops->alloc(f->be, &f->out, f->host_rows * heads * d * sizeof(float), "outputs", e));

@@ -30,6 +30,7 @@ typedef struct {
     int64_t *pos;      /* [cap] */
     bool *joins;       /* [n_runs] goes through the prompt with the run before it */
     bool *exact;       /* [n_runs * cap] whether a token has an exact key or value, before the step */
+    dtype type;        /* that exact keys and values are rounded to: of all runs' rows, f32 if they differ */
     int64_t cap, query_index;
     int64_t prompt;        /* tokens that were fed as a prompt */
     bool has_v, in_window; /* the queries are a prompt window */
@@ -41,12 +42,14 @@ typedef struct {
     err e;
 } follow;
 
+/* Returns the type that exact keys and values are rounded to: that of all runs' rows, f32 if they differ. */
+dtype recall_exact_type(const recall_run *runs, size_t n);
 /* be, shape, runs, n_runs, dump and, where it is watched, work are given; creates everything else, the sequences too.
  */
 status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e);
 void follow_close(follow *f);
-/* n rows [n][n_kv_heads][head_dim] f32 of ops memory become positions [first, first + n) of `to`, rounded to type. */
-void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type);
+/* Appends n rows [n][n_kv_heads][head_dim] f32 of ops memory to the exact rows of a layer, rounded to f->type. */
+void follow_append(follow *f, int layer, buf k, buf v, size_t n);
 /* Makes [n_heads][head_dim] rotated queries in ops memory the query of a layer. */
 void follow_query(follow *f, int layer, buf q);
 /* Judges what run i reads for the query, with its output in row `row` of f->out: in a decode step between attn_attend

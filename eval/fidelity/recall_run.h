@@ -59,16 +59,12 @@ typedef struct {
     int64_t most_selected, n_queries;
 } recall_run;
 
-/* Returns the type that exact attention's keys and values are rounded to: that of all runs' rows, f32 if they differ.
- */
-dtype recall_exact_type(const recall_run *runs, size_t n);
 /* Frees what a job made of the runs; the specs stay. */
 void recall_runs_clear(recall_run *runs, size_t n);
-/* True if the distance of its attention is known: its keys are available, or exact. */
-bool recall_has_distance(const attn_spec *s);
-/* Returns the mean of a sum over heads and queries, of one layer or of all that are not dense; NAN: unknown. */
-double recall_layer_mean(const recall_run *run, recall_sum sum, int layer);
-double recall_mean(const recall_run *run, recall_sum sum);
+/* True if a run has values for a sum. */
+bool recall_knows(const recall_run *run, recall_sum sum);
+/* Returns the mean of a sum over heads and queries, of a layer (-1: of all that are not dense); NAN: unknown. */
+double recall_mean(const recall_run *run, recall_sum sum, int layer);
 
 /* The missed mass of a layer (-1: of all that are not dense), as samples measured it, with its 95 % interval, and the
  * fraction of the intervals of single heads that hold the missed mass. False: no sample. */

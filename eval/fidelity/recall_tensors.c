@@ -200,16 +200,12 @@ static status ask(tensors *t, follow *f, size_t run, err *e)
 /* Rows of exact attention: all keys, rounded as they are stored. */
 static void keep_exact(tensors *t, follow *f)
 {
-    exact_rows *r = &f->rows[0];
     for (size_t at = 0, n; at < t->n; at += n) {
         n = t->n - at < CHUNK ? t->n - at : CHUNK;
         upload_rows(t, f->be, t->of[ROWS_K], t->k, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->k, r, t->of[ROWS_K], (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
-        if (!t->v) continue;
         upload_rows(t, f->be, t->of[ROWS_V], t->v, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->v, r, t->of[ROWS_V], (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
+        follow_append(f, 0, t->of[ROWS_K], t->of[ROWS_V], n);
     }
-    r->n = (int64_t)t->n;
 }
 
 static status prepare_runs(recall_run *runs, size_t n_runs, err *e)

@@ -41,23 +41,12 @@ static void follow_layer(follow *f, const attn_seen *seen, const attn_step *step
     attn_layer_end(f->work, step, seen->layer);
 }
 
-/* The exact rows and, in decode steps, the query of this layer. */
-static void take_layer(follow *f, const attn_seen *seen)
-{
-    exact_rows *r = &f->rows[seen->layer];
-    size_t n = seen->step->n_tok;
-    dtype type = recall_exact_type(f->runs, f->n_runs);
-    follow_keep_rows(f, r->k, r, seen->k, r->n, n, type);
-    follow_keep_rows(f, r->v, r, seen->v, r->n, n, type);
-    r->n += (int64_t)n;
-    if (!(seen->step->flags & ATTN_PROMPT)) follow_query(f, seen->layer, seen->q);
-}
-
 static void on_seen(void *ctx, const attn_seen *seen)
 {
     follow *f = ctx;
     bool layer = seen->layer >= 0 && seen->layer < f->shape->n_layers;
-    if (layer) take_layer(f, seen);
+    if (layer) follow_append(f, seen->layer, seen->k, seen->v, seen->step->n_tok);
+    if (layer && !(seen->step->flags & ATTN_PROMPT)) follow_query(f, seen->layer, seen->q);
     for (size_t i = 0, n; i < f->n_runs; i += n) {
         attn_step step = step_of(f, seen, i, &n);
         if (seen->layer < 0) attn_begin(f->work, &step);
@@ -68,12 +57,12 @@ static void on_seen(void *ctx, const attn_seen *seen)
 
 static status feed_text(recall_text *job, session *s, follow *f, float *logits, err *e)
 {
+    const prefill_options o = {.which = LOGITS_LAST};
     int64_t head = job->n_ids - job->n_queries;
-    TRY(session_prefill(&s, 1, job->ids, (size_t)head, &(prefill_options){.which = LOGITS_LAST}, e));
+    TRY(session_prefill(&s, 1, job->ids, (size_t)head, &o, e));
     f->in_window = job->window;
     if (job->window) {
-        TRY(session_prefill(&s, 1, job->ids + head, (size_t)job->n_queries, &(prefill_options){.which = LOGITS_LAST},
-                            e));
+        TRY(session_prefill(&s, 1, job->ids + head, (size_t)job->n_queries, &o, e));
         for (size_t k = 0; k < f->n_runs; k++) f->runs[k].n_queries = job->n_queries;
         return ST_OK;
     }
@@ -120,7 +109,6 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
     session *s = NULL;
     float *logits = NULL;
     attn_spec full;
-    attn_options o = {.kv = kv_exact(recall_exact_type(runs, n_runs))};
     attn_limits lim = {.n_tokens = job->n_ids, .chunk = decoder_chunk(job->d)};
     follow f = {.be = decoder_model(job->d)->be,
                 .shape = decoder_attn_shape(job->d),
@@ -129,8 +117,9 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
                 .distributions = job->distributions,
                 .prompt = job->n_ids - job->n_queries,
                 .dump = job->dump};
-    status st = attn_spec_parse(&full, "full", &o, e);
-    if (st == ST_OK) st = follow_open(&f, &lim, true, e);
+    status st = follow_open(&f, &lim, true, e);
+    const attn_options o = {.kv = kv_exact(f.type)};
+    if (st == ST_OK) st = attn_spec_parse(&full, "full", &o, e);
     if (st == ST_OK) st = check_window(job, &f, e);
     if (st == ST_OK) find_groups(&f, job->n_ids - job->n_queries);
     if (st == ST_OK) st = session_create(&s, job->d, &full, session_of(job->n_ids), e);

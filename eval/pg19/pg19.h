@@ -3,8 +3,7 @@
 #ifndef EVAL_PG19_H
 #define EVAL_PG19_H
 
-#include "cli/command.h"
-#include "eval/results.h"
+#include "eval/measure.h"
 #include "kernels/base/sha256.h"
 
 typedef struct {
@@ -41,9 +40,8 @@ typedef struct {
 } pg19_options;
 
 typedef struct {
+    measure m;
     const pg19_options *o;
-    engine g;
-    lineup rows;
     pg19_books books;
     pg19_protocol protocol;
     int64_t *length; /* decode: one, tokens fed; else the windows' lengths */
@@ -51,20 +49,20 @@ typedef struct {
     int64_t stride, tokens; /* of windows; most tokens of a book, 0: all */
     int64_t prompt;         /* decode: tokens fed in one prompt, whose values do not count */
     double tolerance;       /* most relative difference of the perplexities of decode path and chunked pass */
-    results *out;
-    progress *bar;
-    int64_t done, total; /* tokens, for the bar */
+    int64_t done, total;    /* tokens of a book, for the bar */
 } pg19_run;
 
 /* The result of a row for a book at a length; NULL: there is none. */
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length);
 
-/* Computes what is missing for a book and adds it to the results. */
-status pg19_run_book(pg19_run *r, size_t book, err *e);
-/* Tokens that a book takes of the bar, for all rows without a result. */
-int64_t pg19_work(const pg19_run *r, size_t book);
+/* Computes what is missing for a book and adds it to the results. run: a pg19_run. */
+status pg19_run_book(void *run, size_t book, err *e);
 
-/* Tables on standard output, --csv and --json; then the error where a decode path and its chunked pass disagree. */
-status pg19_report(const pg19_run *r, err *e);
+/* Prints the tables and writes --csv. run: a pg19_run. */
+status pg19_print(const void *run, err *e);
+/* Returns {"all": ...}, rows over all books; NULL: out of memory. */
+json_t *pg19_all_json(const void *run);
+/* Returns an error if a decode path and its chunked pass disagree. */
+status pg19_check(const pg19_run *r, err *e);
 
 #endif

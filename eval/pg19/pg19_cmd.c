@@ -6,7 +6,6 @@
 
 #include "cli/command.h"
 #include "eval/pg19/pg19.h"
-#include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
@@ -80,9 +79,9 @@ static status read_books(pg19_run *r, err *e)
 static status finish_lengths(pg19_run *r, err *e)
 {
     const pg19_options *o = r->o;
-    const model *m = r->g.m;
+    const model *m = r->m.g.m;
     int64_t most = m->config.max_positions, def = most < DEFAULT_LENGTH ? most : DEFAULT_LENGTH;
-    bool bos = tokenizer_bos(r->g.tok) >= 0, decode = r->protocol == PG19_DECODE;
+    bool bos = tokenizer_bos(r->m.g.tok) >= 0, decode = r->protocol == PG19_DECODE;
     if (!o->run.attn.ctx && !o->max_length) r->length[0] = def;
     for (size_t i = 0; i < r->n_lengths; i++) {
         for (size_t k = 0; k < i; k++)
@@ -102,34 +101,19 @@ static status finish_lengths(pg19_run *r, err *e)
 /* ---- books in tokens ---- */
 
 /* As the reference tokenizes a text: with BOS where it puts one; for windows without. */
-static status tokenize(pg19_run *r, size_t i, err *e)
+static status tokenize(const pg19_run *r, pg19_book *b, err *e)
 {
-    pg19_book *b = &r->books.book[i];
     unsigned flags = TOKENIZE_SPECIAL;
-    if (r->protocol == PG19_DECODE && tokenizer_adds_bos(r->g.tok)) flags |= TOKENIZE_BOS;
-    TRY(tokenizer_encode(r->g.tok, b->text, b->n, flags, &b->ids, e));
+    if (r->protocol == PG19_DECODE && tokenizer_adds_bos(r->m.g.tok)) flags |= TOKENIZE_BOS;
+    TRY(tokenizer_encode(r->m.g.tok, b->text, b->n, flags, &b->ids, e));
     mem_free(b->text);
     b->text = NULL;
-    bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->g.tok) >= 0; /* BOS of a window */
+    bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->m.g.tok) >= 0; /* BOS of a window */
     if (r->prompt > 0 && (int64_t)b->ids.n <= r->prompt)
         return err_set(e, ST_USAGE, "--prompt %lld: %.100s has %zu tokens, more are needed", (long long)r->prompt,
                        b->name, b->ids.n);
     if (b->ids.n + before >= 2) return ST_OK;
     return err_set(e, ST_FORMAT, "%.100s: the text is too short: no token follows another one", b->name);
-}
-
-static status tokenize_all(pg19_run *r, err *e)
-{
-    r->bar = progress_start("tokenizing books");
-    status st = ST_OK;
-    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) {
-        st = tokenize(r, i, e);
-        progress_set(r->bar, (int64_t)i + 1, (int64_t)r->books.n);
-        if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
-    }
-    progress_end(r->bar);
-    r->bar = NULL;
-    return st;
 }
 
 /* Tokens of the longest session. */
@@ -145,76 +129,102 @@ static int64_t session_tokens(const pg19_run *r)
     return (int64_t)longest - 1 < most ? (int64_t)longest - 1 : most;
 }
 
-/* ---- results ---- */
+/* ---- the command ---- */
+
+static status parse(void *own, err *e)
+{
+    pg19_run *r = own;
+    TRY(parse_protocol(r, e));
+    TRY(parse_lengths(r, e));
+    return read_books(r, e);
+}
+
+static status ready(void *own, err *e)
+{
+    pg19_run *r = own;
+    TRY(finish_lengths(r, e));
+    for (size_t i = 0; i < r->books.n; i++) {
+        TRY(tokenize(r, &r->books.book[i], e));
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    return lineup_check(&r->m.rows, &r->m.g, session_tokens(r), e);
+}
+
+static size_t passes(const void *own)
+{
+    return ((const pg19_run *)own)->books.n;
+}
+
+static json_t *number_json(int64_t x)
+{
+    return x ? json_integer(x) : json_null();
+}
+
+static json_t *config(const void *own)
+{
+    const pg19_run *r = own;
+    return json_pack("{s:s, s:o, s:o, s:o}", "protocol", pg19_protocols[r->protocol], "lengths",
+                     report_sizes(r->length, r->n_lengths), "stride", number_json(r->stride), "tokens",
+                     number_json(r->tokens));
+}
+
+static json_t *output_config(const void *own)
+{
+    const pg19_run *r = own;
+    json_t *list = json_array();
+    for (const pg19_book *b = r->books.book; b < r->books.book + r->books.n; b++)
+        list =
+            results_append(list, json_pack("{s:s, s:s, s:s}", "name", b->name, "title", b->title, "sha256", b->sha256));
+    return json_pack("{s:o, s:o*}", "data", list, "prompt", r->prompt ? json_integer(r->prompt) : NULL);
+}
+
+static json_t *json_config(const void *own)
+{
+    const pg19_run *r = own;
+    const char *names = r->m.o->attn.names;
+    return json_pack("{s:s, s:f}", "attn", names ? names : "full", "tolerance", r->tolerance);
+}
+
+/* Lists the results by row, book and length. */
+static json_t *results_json(const void *own)
+{
+    const pg19_run *r = own;
+    size_t n = r->books.n * r->n_lengths;
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->m.rows.n * n; i++) {
+        const json_t *line = pg19_result(r, i / n, i % n / r->n_lengths, r->length[i % r->n_lengths]);
+        if (line) list = results_append(list, json_incref((json_t *)(uintptr_t)line));
+    }
+    return list;
+}
 
 static const char *const identity[] = {"book", "attn", "budget", "length", NULL};
 
-static json_t *books_json(const pg19_run *r)
-{
-    json_t *list = json_array();
-    bool bad = false;
-    for (size_t i = 0; i < r->books.n; i++) {
-        const pg19_book *b = &r->books.book[i];
-        bad |= json_array_append_new(
-                   list, json_pack("{s:s, s:s, s:s}", "name", b->name, "title", b->title, "sha256", b->sha256)) != 0;
-    }
-    if (!bad) return list;
-    json_decref(list);
-    return NULL;
-}
-
-static status open_results(pg19_run *r, err *e)
-{
-    json_t *own =
-        json_pack("{s:s, s:o, s:o, s:o, s:o}", "protocol", pg19_protocols[r->protocol], "lengths",
-                  report_sizes(r->length, r->n_lengths), "stride", r->stride ? json_integer(r->stride) : json_null(),
-                  "tokens", r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));
-    if (own && r->prompt) json_object_set_new(own, "prompt", json_integer(r->prompt));
-    return provenance_open(&r->out, &r->o->run.out, r->o->run.seed.value, &r->g, &r->rows, own, identity, e);
-}
-
-static status run_books(pg19_run *r, err *e)
-{
-    status st = ST_OK;
-    for (size_t i = 0; i < r->books.n; i++) r->total += pg19_work(r, i);
-    r->bar = progress_start("pg19: tokens");
-    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = pg19_run_book(r, i, e);
-    progress_end(r->bar);
-    r->bar = NULL;
-    if (st != ST_OK) provenance_note_rest(r->out, &r->o->run.out, "from there");
-    return st;
-}
-
-/* ---- the command ---- */
-
-static status evaluate(pg19_run *r, err *e)
-{
-    r->tolerance = cli_builtin_gemm(&r->o->run.engine.device) ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
-    TRY(parse_protocol(r, e));
-    TRY(parse_lengths(r, e));
-    TRY(lineup_read_budgets(&r->rows, &r->o->run.attn, "full", NULL, e));
-    TRY(read_books(r, e));
-    TRY(engine_find(&r->g, &r->o->run.engine, true, e));
-    cli_catch_interrupt();
-    TRY(finish_lengths(r, e));
-    TRY(tokenize_all(r, e));
-    TRY(lineup_check(&r->rows, &r->g, session_tokens(r), e));
-    TRY(engine_load(&r->g, r->rows.n, e));
-    TRY(open_results(r, e));
-    TRY(run_books(r, e));
-    return pg19_report(r, e);
-}
+static const measure_kind pg19_kind = {.attn = "full",
+                                       .identity = identity,
+                                       .resume = "from there",
+                                       .together = true,
+                                       .passes = passes,
+                                       .parse = parse,
+                                       .ready = ready,
+                                       .config = config,
+                                       .output_config = output_config,
+                                       .json_config = json_config,
+                                       .run = pg19_run_book,
+                                       .end = pg19_print,
+                                       .results = results_json,
+                                       .extra = pg19_all_json};
 
 static status cmd_pg19(void *options, err *e)
 {
-    pg19_run r = {.o = options};
-    status st = evaluate(&r, e);
-    cli_clear_interrupt();
-    results_close(r.out);
-    lineup_free(&r.rows);
+    const pg19_options *o = options;
+    pg19_run r = {
+        .m.o = &o->run, .o = o, .tolerance = cli_builtin_gemm(&o->run.engine.device) ? PG19_LIMIT_BUILTIN : PG19_LIMIT};
+    status st = measure_run(&r.m, &pg19_kind, e);
+    if (st == ST_OK) st = pg19_check(&r, e);
     pg19_books_free(&r.books);
     mem_free(r.length);
-    engine_close(&r.g);
+    measure_close(&r.m);
     return st;
 }
 

@@ -14,17 +14,15 @@ const char *const pg19_protocols[] = {"decode", "window", "truncate"};
 
 /* ---- results ---- */
 
-/* Returns {"book", "attn", "budget", "length"}. */
-static json_t *identity_of(const pg19_run *r, size_t row, size_t book, int64_t length)
+/* Returns {"length", "book"}, which identify a result of a row. */
+static json_t *identity_of(size_t book, int64_t length)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
-    return json_pack("{s:I, s:s, s:o, s:I}", "book", (json_int_t)book, "attn", spec->text, "budget",
-                     lineup_budget_json(spec), "length", (json_int_t)length);
+    return json_pack("{s:I, s:I}", "length", (json_int_t)length, "book", (json_int_t)book);
 }
 
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length)
 {
-    return results_find(r->out, identity_of(r, row, book, length));
+    return measure_result(&r->m, row, identity_of(book, length));
 }
 
 /* ---- rows ---- */
@@ -32,7 +30,7 @@ const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t le
 /* A row of the lineup at work. */
 typedef struct {
     size_t row;
-    double sum, *at;     /* nll so far, and at each point */
+    double sum, *at;     /* nll so far; perplexity at each point */
     size_t n_at;         /* points reached */
     double pass_sum;     /* nll in one chunked pass */
     double loss, scored; /* sum over windows of their means; tokens scored */
@@ -57,16 +55,12 @@ typedef struct {
     int64_t ns;
 } group;
 
-static bool is_wanted(const pg19_run *r, size_t row, size_t book, int64_t length)
-{
-    return r->rows.why[row].code == ST_OK && !pg19_result(r, row, book, length);
-}
-
-static size_t count_wanted(const pg19_run *r, size_t book, int64_t length, size_t *row)
+/* Lists the rows that have no result yet, if `row` is not NULL. Returns their number. */
+static size_t list_wanted(const pg19_run *r, size_t book, int64_t length, size_t *row)
 {
     size_t n = 0;
-    for (size_t i = 0; i < r->rows.n; i++) {
-        if (!is_wanted(r, i, book, length)) continue;
+    for (size_t i = 0; i < r->m.rows.n; i++) {
+        if (r->m.rows.why[i].code != ST_OK || pg19_result(r, i, book, length)) continue;
         if (row) row[n] = i;
         n++;
     }
@@ -98,7 +92,7 @@ typedef struct {
 
 static cutting cut(const pg19_run *r, const pg19_book *b, int64_t length)
 {
-    cutting c = {.n = b->ids.n, .stride = (size_t)r->stride, .bos = tokenizer_bos(r->g.tok) >= 0};
+    cutting c = {.n = b->ids.n, .stride = (size_t)r->stride, .bos = tokenizer_bos(r->m.g.tok) >= 0};
     if (r->tokens) c.n = smaller(c.n, (size_t)r->tokens);
     c.room = (size_t)length - c.bos;
     if (r->protocol == PG19_TRUNCATE) {
@@ -108,27 +102,11 @@ static cutting cut(const pg19_run *r, const pg19_book *b, int64_t length)
     return c;
 }
 
-int64_t pg19_work(const pg19_run *r, size_t book)
-{
-    const pg19_book *b = &r->books.book[book];
-    size_t sum = 0;
-    for (size_t i = 0; i < r->n_lengths; i++) {
-        size_t rows = count_wanted(r, book, r->length[i], NULL), tokens = 0;
-        perplexity_window w = {0};
-        cutting c = cut(r, b, r->length[i]);
-        if (r->protocol == PG19_DECODE) tokens = fed_tokens(r, b);
-        else
-            while (perplexity_next(&w, c.n, c.room, c.stride)) tokens += w.end - w.begin;
-        sum += rows * tokens;
-    }
-    return (int64_t)sum;
-}
-
 /* ---- groups ---- */
 
 static status group_open(group *g, const size_t *row, int64_t limit, err *e)
 {
-    size_t vocab = (size_t)g->r->g.m->config.vocab;
+    size_t vocab = (size_t)g->r->m.g.m->config.vocab;
     TRY(MEM_NEW(&g->seats, g->n, e));
     TRY(MEM_NEW(&g->s, g->n, e));
     TRY(MEM_NEW(&g->batch, g->n, e));
@@ -138,7 +116,7 @@ static status group_open(group *g, const size_t *row, int64_t limit, err *e)
     TRY(MEM_NEW(&g->at, g->n * g->n_points, e));
     for (size_t i = 0; i < g->n; i++) {
         g->seats[i] = (seat){.row = row[i], .at = g->at + i * g->n_points};
-        TRY(session_create(&g->s[i], g->r->g.dec, &g->r->rows.run[row[i]].spec, session_of(limit), e));
+        TRY(session_create(&g->s[i], g->r->m.g.dec, &g->r->m.rows.run[row[i]].spec, session_of(limit), e));
     }
     return ST_OK;
 }
@@ -159,11 +137,9 @@ static void group_close(group *g)
 static status add_result(const group *g, const seat *t, json_t *own, err *e)
 {
     const pg19_book *b = &g->r->books.book[g->book];
-    json_t *o = results_merge(identity_of(g->r, t->row, g->book, g->length), own);
-    return results_add(g->r->out,
-                       results_merge(o, json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds",
-                                                  (double)g->ns * 1e-9, "together", (int)g->n)),
-                       e);
+    json_t *o = json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds", (double)g->ns * 1e-9,
+                          "together", (int)g->n);
+    return measure_add(&g->r->m, t->row, results_merge(results_merge(identity_of(g->book, g->length), own), o), e);
 }
 
 /* ---- through the decode path ---- */
@@ -173,13 +149,16 @@ static void on_decoded(void *ctx, size_t i, size_t at, double nll)
     const group *g = ctx;
     seat *t = &g->seats[i];
     t->sum += nll;
-    if ((int64_t)(at - before(g->r)) == g->points[t->n_at]) t->at[t->n_at++] = t->sum;
+    if ((int64_t)(at - before(g->r)) != g->points[t->n_at]) return;
+    t->at[t->n_at] = exp(t->sum / (double)g->points[t->n_at]);
+    t->n_at++;
 }
 
+/* Shows the tokens of the group beyond those of the groups before it. */
 static bool on_fed(void *ctx, size_t fed)
 {
     const group *g = ctx;
-    progress_set(g->r->bar, g->r->done + (int64_t)(fed * g->n), g->r->total);
+    progress_set(g->r->m.bar, g->r->done + (int64_t)(fed * g->n), g->r->total);
     return !cli_interrupted();
 }
 
@@ -212,13 +191,13 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
     size_t n = 0;
     for (size_t i = 0; i < g->n; i++) {
         seat *t = &g->seats[i];
-        const attn_spec *spec = &g->r->rows.run[t->row].spec;
+        const attn_spec *spec = &g->r->m.rows.run[t->row].spec;
         t->stats = attn_seq_stats(session_attn(g->s[i]));
         t->held = attn_seq_held(session_attn(g->s[i]));
         t->peak = attn_seq_peak(session_attn(g->s[i]));
         t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT && spec->kv.type != DT_Q4 &&
-                   !has_demoted(session_attn(g->s[i]), g->r->g.m->config.n_kv) &&
-                   (int64_t)n_fed <= config_static_length(&g->r->g.m->config);
+                   !has_demoted(session_attn(g->s[i]), g->r->m.g.m->config.n_kv) &&
+                   (int64_t)n_fed <= config_static_length(&g->r->m.g.m->config);
         if (!t->whole) continue;
         session_reset(g->s[i]);
         g->index[n] = i;
@@ -227,27 +206,13 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
     return n ? perplexity_pass(g->batch, n, ids, n_fed, before(g->r) + 1, n_fed + 1, &sink, e) : ST_OK;
 }
 
-static json_t *curve_json(const group *g, const seat *t)
-{
-    json_t *length = json_array(), *ppl = json_array();
-    bool bad = false;
-    for (size_t i = 0; i < t->n_at; i++) {
-        double x = exp(t->at[i] / (double)g->points[i]);
-        bad |= json_array_append_new(length, json_integer(g->points[i])) != 0;
-        bad |= json_array_append_new(ppl, results_real(x)) != 0;
-    }
-    json_t *o = json_pack("{s:o, s:o}", "length", length, "ppl", ppl);
-    if (!bad) return o;
-    json_decref(o);
-    return NULL;
-}
-
 static json_t *decoded_json(const group *g, const seat *t, size_t n)
 {
-    int layers = g->r->g.m->config.n_kv;
-    double steps = (double)t->stats.steps * layers;
+    double steps = (double)t->stats.steps * g->r->m.g.m->config.n_kv;
+    json_t *curve =
+        json_pack("{s:o, s:o}", "length", report_sizes(g->points, t->n_at), "ppl", results_reals(t->at, t->n_at));
     return json_pack("{s:I, s:f, s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n, "nll", t->sum,
-                     "ppl", results_real(exp(t->sum / (double)n)), "curve", curve_json(g, t), "chunked_ppl",
+                     "ppl", results_real(exp(t->sum / (double)n)), "curve", curve, "chunked_ppl",
                      t->whole ? results_real(exp(t->pass_sum / (double)n)) : json_null(), "attended",
                      t->stats.attended / steps, "visible", t->stats.visible / steps, "kv_bytes", (json_int_t)t->held.kv,
                      "kv_bytes_peak", (json_int_t)t->peak.kv, "index_bytes", (json_int_t)t->held.index);
@@ -267,7 +232,6 @@ static status decode_group(group *g, const size_t *row, err *e)
     g->ns = clock_ns() - t0;
     TRY(pass_whole(g, b->ids.ids, n, e));
     for (size_t i = 0; i < g->n; i++) TRY(add_result(g, &g->seats[i], decoded_json(g, &g->seats[i], n_values), e));
-    g->r->done += (int64_t)(n * g->n);
     return ST_OK;
 }
 
@@ -287,7 +251,7 @@ static status pass_window(group *g, const cutting *c, const perplexity_window *w
     const int32_t *text = g->r->books.book[g->book].ids.ids;
     const perplexity_sink sink = {.take = on_scored, .progress = not_interrupted, .ctx = g};
     size_t n = 0, from = w->from - w->begin + c->bos;
-    if (c->bos) ids[n++] = tokenizer_bos(g->r->g.tok);
+    if (c->bos) ids[n++] = tokenizer_bos(g->r->m.g.tok);
     memcpy(ids + n, text + w->begin, (w->end - w->begin) * sizeof *ids);
     n += w->end - w->begin;
     if (from == 0) from = 1; /* nothing comes before the first token */
@@ -297,8 +261,7 @@ static status pass_window(group *g, const cutting *c, const perplexity_window *w
     }
     TRY(perplexity_pass(g->s, g->n, ids, n, from, n, &sink, e));
     for (size_t i = 0; i < g->n; i++) g->seats[i].loss += g->seats[i].sum / (double)(n - from);
-    g->r->done += (int64_t)((w->end - w->begin) * g->n);
-    progress_set(g->r->bar, g->r->done, g->r->total);
+    on_fed(g, w->end);
     return ST_OK;
 }
 
@@ -327,35 +290,46 @@ done:
 
 /* ---- a book ---- */
 
-/* All rows without a result, as many at a time as fit in memory. */
-static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit,
-                         status (*run)(group *, const size_t *, err *), err *e)
+/* Returns the tokens of a book that are scored or fed, for each row. */
+static int64_t tokens_of(const pg19_run *r, const pg19_book *b, int64_t length)
 {
-    const batch_fitting fitting = {.d = r->g.dec,
-                                   .options = {.chunk = (size_t)r->o->run.engine.device.chunk, .max_batch = r->rows.n},
-                                   .limit = limit,
+    return (int64_t)(r->protocol == PG19_DECODE ? fed_tokens(r, b) : cut(r, b, length).n);
+}
+
+/* Runs all rows without a result, as many at a time as fit in memory. */
+static status run_groups(pg19_run *r, size_t book, int64_t length, err *e)
+{
+    const pg19_book *b = &r->books.book[book];
+    bool decode = r->protocol == PG19_DECODE;
+    const batch_fitting fitting = {.d = r->m.g.dec,
+                                   .options = {.chunk = (size_t)r->m.o->engine.device.chunk, .max_batch = r->m.rows.n},
+                                   .limit = decode ? (int64_t)fed_tokens(r, b) : length,
                                    .sessions = 1};
     size_t *row;
-    TRY(MEM_NEW(&row, r->rows.n, e));
-    size_t n = count_wanted(r, book, length, row);
+    TRY(MEM_NEW(&row, r->m.rows.n, e));
+    size_t n = list_wanted(r, book, length, row);
     status st = ST_OK;
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.r = r, .book = book, .length = length};
-        st = batch_fit(&g.n, &fitting, r->rows.run, row + from, n - from, e);
+        st = batch_fit(&g.n, &fitting, r->m.rows.run, row + from, n - from, e);
         if (from == 0 && g.n < n)
             out_note("%zu of %zu strategies fit in memory together: the others take turns", g.n, n);
-        if (st == ST_OK) st = run(&g, row + from, e);
+        if (st == ST_OK) st = (decode ? decode_group : window_group)(&g, row + from, e);
         group_close(&g);
         from += g.n;
+        r->done += (int64_t)g.n * tokens_of(r, b, length);
     }
     mem_free(row);
     return st;
 }
 
-status pg19_run_book(pg19_run *r, size_t book, err *e)
+status pg19_run_book(void *run, size_t book, err *e)
 {
-    if (r->protocol == PG19_DECODE)
-        return run_groups(r, book, r->length[0], (int64_t)fed_tokens(r, &r->books.book[book]), decode_group, e);
-    for (size_t i = 0; i < r->n_lengths; i++) TRY(run_groups(r, book, r->length[i], r->length[i], window_group, e));
+    pg19_run *r = run;
+    r->done = r->total = 0;
+    for (size_t i = 0; i < r->n_lengths; i++)
+        r->total +=
+            (int64_t)list_wanted(r, book, r->length[i], NULL) * tokens_of(r, &r->books.book[book], r->length[i]);
+    for (size_t i = 0; i < r->n_lengths; i++) TRY(run_groups(r, book, r->length[i], e));
     return ST_OK;
 }

@@ -102,7 +102,7 @@ static double ppl_at(const pg19_run *r, size_t row, size_t book, int64_t n)
 static int64_t longest(const pg19_run *r, size_t book)
 {
     int64_t most = 0;
-    for (size_t row = 0; row < r->rows.n; row++) {
+    for (size_t row = 0; row < r->m.rows.n; row++) {
         const totals t = totals_of(r, row, book, r->length[0]);
         if (t.longest > most) most = t.longest;
     }
@@ -141,7 +141,7 @@ static status print_ppl(double x, err *e)
 static status print_head(const pg19_run *r, const int64_t *column, size_t n, err *e)
 {
     char text[24];
-    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->rows), "strategy", "budget"));
+    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->m.rows), "strategy", "budget"));
     for (size_t i = 0; i < n; i++) {
         length_text(text, column[i]);
         TRY(out_printf(e, " %*s", CELL, text));
@@ -152,15 +152,15 @@ static status print_head(const pg19_run *r, const int64_t *column, size_t n, err
 
 static status print_row(const pg19_run *r, size_t row, size_t book, const int64_t *column, size_t n, err *e)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
-    char budget[24];
-    lineup_budget_text(budget, sizeof budget, spec);
-    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->rows), spec->text, budget));
+    TRY(lineup_print_row(&r->m.rows.run[row].spec, lineup_width(&r->m.rows), 8, e));
     for (size_t i = 0; i < n; i++) TRY(print_ppl(ppl_at(r, row, book, column[i]), e));
-    if (r->protocol == PG19_DECODE && r->rows.why[row].code == ST_OK) {
+    if (r->protocol == PG19_DECODE) {
         const totals t = totals_of(r, row, book, r->length[0]);
-        TRY(out_printf(e, " %10.1f %9.2f %9.2f", t.attended / (double)t.tokens, t.kv_bytes / 1e6, t.index_bytes / 1e6));
-    } else if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "-", "-", "-"));
+        double known = t.n > 0 ? 1 : (double)NAN;
+        TRY(measure_print_number(t.attended / (double)t.tokens, 10, 1, e));
+        TRY(measure_print_number(known * t.kv_bytes / 1e6, 9, 2, e));
+        TRY(measure_print_number(known * t.index_bytes / 1e6, 9, 2, e));
+    }
     return out_printf(e, "\n");
 }
 
@@ -179,7 +179,7 @@ static status print_title(const pg19_run *r, size_t book, err *e)
         break;
     case PG19_TRUNCATE: TRY(out_printf(e, ", the first window alone: perplexity by its length"));
     }
-    return lineup_print_terms(&r->rows, e);
+    return lineup_print_terms(&r->m.rows, e);
 }
 
 static status print_table(const pg19_run *r, size_t book, err *e)
@@ -188,7 +188,7 @@ static status print_table(const pg19_run *r, size_t book, err *e)
     size_t n = list_columns(r, book, column);
     TRY(print_title(r, book, e));
     TRY(print_head(r, column, n, e));
-    for (size_t i = 0; i < r->rows.n; i++) TRY(print_row(r, i, book, column, n, e));
+    for (size_t i = 0; i < r->m.rows.n; i++) TRY(print_row(r, i, book, column, n, e));
     return out_printf(e, "\n");
 }
 
@@ -197,7 +197,7 @@ static status print_table(const pg19_run *r, size_t book, err *e)
 /* Prints what the results of a row under decode say about its perplexity. */
 static status print_note(const pg19_run *r, size_t row, const totals *t, err *e)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
+    const attn_spec *spec = &r->m.rows.run[row].spec;
     if (t->n > 0 && !t->limited && attn_has_budget(spec))
         return out_printf(e,
                           "  - %s, budget %lld: every token was attended: the text is within the "
@@ -215,9 +215,9 @@ static status print_notes(const pg19_run *r, err *e)
 {
     double seconds = 0;
     int64_t tokens = 0;
-    TRY(lineup_print_why(&r->rows, e));
+    TRY(lineup_print_why(&r->m.rows, e));
     if (r->protocol != PG19_DECODE) return ST_OK;
-    for (size_t row = 0; row < r->rows.n; row++) {
+    for (size_t row = 0; row < r->m.rows.n; row++) {
         const totals t = totals_of(r, row, ALL, r->length[0]);
         TRY(print_note(r, row, &t, e));
         seconds += t.seconds;
@@ -225,120 +225,95 @@ static status print_notes(const pg19_run *r, err *e)
     }
     return out_printf(e, "%lld tokens in %.1f s: %.1f tokens/s%s\n", (long long)tokens, seconds,
                       seconds > 0 ? (double)tokens / seconds : 0,
-                      r->rows.n > 1 ? " of all strategies, side by side" : "");
+                      r->m.rows.n > 1 ? " of all strategies, side by side" : "");
 }
 
 /* ---- CSV ---- */
 
-static bool csv_text(FILE *f, const char *s)
+/* Writes a text and a comma. */
+static void csv_text(FILE *f, const char *s)
 {
-    if (!strpbrk(s, ",\"\r\n")) return fputs(s, f) != EOF;
-    bool good = fputc('"', f) != EOF;
-    for (; *s && good; s++) good = (*s != '"' || fputc('"', f) != EOF) && fputc((unsigned char)*s, f) != EOF;
-    return good && fputc('"', f) != EOF;
+    bool quoted = s[strcspn(s, ",\"\r\n")] != 0;
+    if (quoted) fputc('"', f);
+    for (; *s; s++) fprintf(f, "%s%c", *s == '"' ? "\"" : "", *s);
+    fputs(quoted ? "\"," : ",", f);
 }
 
 /* Writes a point of a curve, if it is known. */
-static bool csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t n)
+static void csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t n)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
+    const attn_spec *spec = &r->m.rows.run[row].spec;
     const pg19_book *b = book == ALL ? NULL : &r->books.book[book];
     double ppl = ppl_at(r, row, book, n);
     char budget[24] = "";
-    if (isnan(ppl)) return true;
+    if (isnan(ppl)) return;
     if (attn_has_budget(spec)) lineup_budget_text(budget, sizeof budget, spec);
-    return csv_text(f, b ? b->name : "all") && fputc(',', f) != EOF && csv_text(f, b ? b->title : "all books") &&
-           fputc(',', f) != EOF && csv_text(f, spec->text) &&
-           fprintf(f, ",%s,%lld,%.17g\n", budget, (long long)n, ppl) > 0;
+    csv_text(f, b ? b->name : "all");
+    csv_text(f, b ? b->title : "all books");
+    csv_text(f, spec->text);
+    fprintf(f, "%s,%lld,%.17g\n", budget, (long long)n, ppl);
 }
 
-/* Writes all points of a book's curves; *good: no error of the file. */
-static status csv_book(bool *good, FILE *f, const pg19_run *r, size_t book, err *e)
+/* Writes all points of a book's curves. */
+static status csv_book(FILE *f, const pg19_run *r, size_t book, err *e)
 {
-    bool decode = r->protocol == PG19_DECODE;
-    size_t tokens = (size_t)longest(r, book), n = decode ? perplexity_lengths(tokens, NULL) : r->n_lengths;
-    int64_t *length = NULL;
-    TRY(MEM_NEW(&length, n, e));
-    if (decode) perplexity_lengths(tokens, length);
-    else memcpy(length, r->length, n * sizeof *length);
-    for (size_t i = 0; i < r->rows.n * n && *good; i++) *good = csv_row(f, r, i / n, book, length[i % n]);
-    mem_free(length);
+    size_t tokens = (size_t)longest(r, book), n = perplexity_lengths(tokens, NULL);
+    int64_t *curve, *length = r->length;
+    TRY(MEM_NEW(&curve, n, e));
+    if (r->protocol == PG19_DECODE) perplexity_lengths(tokens, length = curve);
+    else n = r->n_lengths;
+    for (size_t i = 0; i < r->m.rows.n * n; i++) csv_row(f, r, i / n, book, length[i % n]);
+    mem_free(curve);
     return ST_OK;
 }
 
 static status write_csv(const pg19_run *r, err *e)
 {
     out_file o;
-    TRY(out_file_open(&o, "--csv", r->o->run.out.csv, e));
-    bool good = fputs("book,title,strategy,budget,length,ppl\n", o.f) != EOF;
+    TRY(out_file_open(&o, "--csv", r->m.o->out.csv, e));
+    fputs("book,title,strategy,budget,length,ppl\n", o.f);
     status st = ST_OK;
-    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = csv_book(&good, o.f, r, i, e);
-    if (r->books.n > 1 && st == ST_OK) st = csv_book(&good, o.f, r, ALL, e);
-    status closed = out_file_close(&o, good && st == ST_OK, e);
+    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = csv_book(o.f, r, i, e);
+    if (r->books.n > 1 && st == ST_OK) st = csv_book(o.f, r, ALL, e);
+    status closed = out_file_close(&o, !ferror(o.f) && st == ST_OK, st == ST_OK ? e : NULL);
     return st == ST_OK ? closed : st;
 }
 
 /* ---- JSON ---- */
 
-/* Returns a row over all books, or the reason why it cannot run; NULL: out of memory. */
-static json_t *row_json(const pg19_run *r, size_t row)
+json_t *pg19_all_json(const void *run)
 {
-    const err *why = &r->rows.why[row];
-    json_t *ppl = json_array();
-    for (size_t i = 0; i < r->n_lengths; i++)
-        json_array_append_new(ppl, results_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
-    return results_merge(lineup_row_json(&r->rows.run[row].spec),
-                         json_pack("{s:o, s:s?}", "ppl", ppl, "reason", why->code == ST_OK ? NULL : why->msg));
-}
-
-static status write_json(const pg19_run *r, err *e)
-{
-    json_t *lines = json_array(), *all = json_array();
-    bool bad = false;
-    for (size_t row = 0; row < r->rows.n; row++) {
-        bad |= json_array_append_new(all, row_json(r, row)) != 0;
-        for (size_t b = 0; b < r->books.n; b++)
-            for (size_t i = 0; i < r->n_lengths; i++) {
-                const json_t *line = pg19_result(r, row, b, r->length[i]);
-                if (line) bad |= json_array_append(lines, (json_t *)(uintptr_t)line) != 0;
-            }
+    const pg19_run *r = run;
+    json_t *all = json_array();
+    for (size_t row = 0; row < r->m.rows.n; row++) {
+        json_t *ppl = json_array();
+        for (size_t i = 0; i < r->n_lengths; i++)
+            ppl = results_append(ppl, results_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
+        all = results_append(all, measure_row_json(&r->m, row, json_pack("{s:o, s:n}", "ppl", ppl, "reason")));
     }
-    json_t *options =
-        json_pack("{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->o->run.attn.names ? r->o->run.attn.names : "full",
-                  "protocol", pg19_protocols[r->protocol], "lengths", report_sizes(r->length, r->n_lengths), "stride",
-                  r->stride ? json_integer(r->stride) : json_null(), "tokens",
-                  r->tokens ? json_integer(r->tokens) : json_null(), "tolerance", r->tolerance);
-    json_t *extra = json_pack("{s:o}", "all", all);
-    if (!bad) return report_write(&r->o->run.out, &r->g, options, lines, extra, e);
-    json_decref(lines);
-    json_decref(options);
-    json_decref(extra);
-    return err_set(e, ST_NOMEM, "out of memory for the report");
+    return json_pack("{s:o}", "all", all);
 }
 
 /* ---- all ---- */
 
-/* Both ways to compute one number must agree. */
-static status check_differences(const pg19_run *r, err *e)
+status pg19_check(const pg19_run *r, err *e)
 {
-    for (size_t row = 0; row < r->rows.n && r->protocol == PG19_DECODE; row++) {
+    for (size_t row = 0; row < r->m.rows.n && r->protocol == PG19_DECODE; row++) {
         const totals t = totals_of(r, row, ALL, r->length[0]);
         if (t.worst > r->tolerance)
             return err_set(e, ST_DEVICE,
                            "%.60s: book %.60s: token by token and in one chunked pass the "
                            "perplexity differs by %.1e, at most %.0e is expected",
-                           r->rows.run[row].spec.text, r->books.book[t.worst_book].name, t.worst, r->tolerance);
+                           r->m.rows.run[row].spec.text, r->books.book[t.worst_book].name, t.worst, r->tolerance);
     }
     return ST_OK;
 }
 
-status pg19_report(const pg19_run *r, err *e)
+status pg19_print(const void *run, err *e)
 {
+    const pg19_run *r = run;
     for (size_t i = 0; i < r->books.n && r->protocol == PG19_DECODE; i++) TRY(print_table(r, i, e));
     if (r->books.n > 1 || r->protocol != PG19_DECODE) TRY(print_table(r, r->books.n > 1 ? ALL : 0, e));
     TRY(print_notes(r, e));
-    TRY(out_flush(e));
-    if (r->o->run.out.csv) TRY(write_csv(r, e));
-    if (r->o->run.out.json) TRY(write_json(r, e));
-    return check_differences(r, e);
+    return r->m.o->out.csv ? write_csv(r, e) : ST_OK;
 }

@@ -99,7 +99,7 @@ static status open_run(pg19_run *r, pg19_options *o, const char *dir, pg19_proto
 {
     static const json_t *none;
     int64_t budget = 0;
-    *r = (pg19_run){.o = o, .protocol = protocol, .n_lengths = 1, .tolerance = PG19_LIMIT_BUILTIN};
+    *r = (pg19_run){.m.o = &o->run, .o = o, .protocol = protocol, .n_lengths = 1, .tolerance = PG19_LIMIT_BUILTIN};
     out_hush();
     o->run.engine.model.dir = dir;
     o->run.engine.device.gemm = "builtin";
@@ -107,19 +107,17 @@ static status open_run(pg19_run *r, pg19_options *o, const char *dir, pg19_proto
     results_options file = {.command = "eval pg19", .config = none, .identity = identity};
     TRY(MEM_NEW(&r->length, 1, e));
     r->length[0] = length;
-    TRY(lineup_read(&r->rows, &o->run.attn, "full", &budget, 1, e));
-    TRY(engine_open(&r->g, &o->run.engine, r->rows.n, true, e));
-    TRY(lineup_check(&r->rows, &r->g, length, e));
-    return results_open(&r->out, &file, e);
+    TRY(lineup_read(&r->m.rows, &o->run.attn, "full", &budget, 1, e));
+    TRY(engine_open(&r->m.g, &o->run.engine, r->m.rows.n, true, e));
+    TRY(lineup_check(&r->m.rows, &r->m.g, length, e));
+    return results_open(&r->m.out, &file, e);
 }
 
 static void close_run(pg19_run *r)
 {
-    results_close(r->out);
-    lineup_free(&r->rows);
     pg19_books_free(&r->books);
     mem_free(r->length);
-    engine_close(&r->g);
+    measure_close(&r->m);
 }
 
 /* A book of the ids of a JSON list, with `first` in front where it is not -1; of at most `most` of them. */
@@ -325,9 +323,9 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
     if (st == ST_OK) st = add_book(&all, -1, ids, 200, &e);
     if (st == ST_OK) st = pg19_run_book(&all, 0, &e);
     is_ok(st, &e, "strategies side by side");
-    is_int((long long)results_count(all.out), (long long)all.rows.n, "a result for each");
-    for (size_t i = 0; i < all.rows.n && st == ST_OK; i++) {
-        pg19_options k = {.run.attn.kv = "f32", .run.attn.names = all.rows.run[i].spec.text};
+    is_int((long long)results_count(all.m.out), (long long)all.m.rows.n, "a result for each");
+    for (size_t i = 0; i < all.m.rows.n && st == ST_OK; i++) {
+        pg19_options k = {.run.attn.kv = "f32", .run.attn.names = all.m.rows.run[i].spec.text};
         st = open_run(&one, &k, dir, protocol, length, &e);
         one.stride = 32;
         if (st == ST_OK) st = add_book(&one, -1, ids, 200, &e);

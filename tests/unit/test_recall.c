@@ -580,7 +580,7 @@ static void test_intervals(const char *attn, int most, double from, double to)
         snprintf(spec, sizeof spec, "%s:tail=sample:%d:tail_seed=%d", attn, most, seed);
         if (run_tensors(spec, 64, "f32", b, &job, &run, NULL, &e) != ST_OK) printf("# %s\n", e.msg);
         if (recall_missed_mass(&run, 0, &m)) {
-            double exact = 1 - recall_layer_mean(&run, SUM_MASS, 0);
+            double exact = 1 - recall_mean(&run, SUM_MASS, 0);
             held += m.covers * HEADS * ASKED, said += m.mean, missed += exact, n++;
             within += m.lo <= exact && exact <= m.hi;
         }
