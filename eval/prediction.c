@@ -35,7 +35,7 @@ bool next_line(line_reader *r, const char **line, size_t *n)
 static bool text_of(utf8_text *out, const json_t *j)
 {
     if (!json_is_string(j)) return false;
-    *out = (utf8_text){json_string_value(j), json_string_length(j)};
+    *out = json_text(j);
     return true;
 }
 

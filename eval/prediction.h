@@ -11,6 +11,12 @@
 
 #include "eval/metrics/metrics.h"
 
+/* The text of a JSON value; s NULL: it is none. */
+static inline utf8_text json_text(const json_t *j)
+{
+    return (utf8_text){json_string_value(j), json_string_length(j)};
+}
+
 /* Lines of a text in memory. */
 typedef struct {
     const char *name; /* for messages */

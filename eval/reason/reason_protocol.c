@@ -7,16 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/prediction.h"
 #include "eval/prompt_file.h"
 #include "eval/python_random.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/sha256.h"
 #include "tokenizer/chars.h"
-
-static utf8_text text_of(const json_t *j)
-{
-    return (utf8_text){json_string_value(j), json_string_length(j)};
-}
 
 /* ---- the file ---- */
 
@@ -58,7 +54,7 @@ static status join_shots(reason_protocol *p, const json_t *shots, err *e)
     const json_t *pair;
     json_array_foreach(shots, i, pair)
     {
-        TRY(add_shot(&p->before, p->shot, text_of(json_array_get(pair, 0)), text_of(json_array_get(pair, 1)), e));
+        TRY(add_shot(&p->before, p->shot, json_text(json_array_get(pair, 0)), json_text(json_array_get(pair, 1)), e));
     }
     return ST_OK;
 }
@@ -73,7 +69,7 @@ static status list_messages(reason_protocol *p, const json_t *turns, const char 
     json_array_foreach(turns, i, pair)
     {
         prompt_text asked = {0};
-        TRY(add_shot(&asked, turn, text_of(json_array_get(pair, 0)), (utf8_text){0}, e));
+        TRY(add_shot(&asked, turn, json_text(json_array_get(pair, 0)), (utf8_text){0}, e));
         p->said[p->n_said++] = (chat_message){"user", asked.s};
         p->said[p->n_said++] = (chat_message){"assistant", json_string_value(json_array_get(pair, 1))};
     }
@@ -183,14 +179,14 @@ status reason_fill(prompt_text *out, const reason_protocol *p, const reason_prob
 /* Appends the header, with " abstract algebra" of "abstract_algebra". */
 static status add_header(prompt_text *out, const reason_protocol *p, utf8_text subject, err *e)
 {
-    prompt_text spelled = {0};
-    status st = prompt_add(&spelled, " ", 1, e);
-    if (st == ST_OK) st = prompt_add(&spelled, subject.s, subject.n, e);
-    for (size_t i = 0; i < spelled.n; i++)
-        if (spelled.s[i] == '_') spelled.s[i] = ' ';
-    const prompt_field f = {"{subject}", {spelled.s, spelled.n}};
+    str spelled = {0};
+    str_add(&spelled, " ", 1);
+    str_add(&spelled, subject.s, subject.n);
+    str_replace(&spelled, utf8_of("_"), utf8_of(" "));
+    const prompt_field f = {"{subject}", str_text(&spelled)};
+    status st = str_check(&spelled, e);
     if (st == ST_OK) st = prompt_append(out, p->header, &f, 1, e);
-    mem_free(spelled.s);
+    str_free(&spelled);
     return st;
 }
 

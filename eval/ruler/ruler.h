@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "eval/evaluation.h"
+#include "eval/prediction.h"
 #include "eval/prompt.h"
 #include "eval/python_random.h"
 #include "eval/ruler/ruler_qa.h"
@@ -17,11 +18,6 @@
 #include "eval/ruler/ruler_words.h"
 #include "eval/samples.h"
 #include "kernels/base/sha256.h"
-
-static inline utf8_text text_of(const json_t *s)
-{
-    return (utf8_text){json_string_value(s), json_string_length(s)};
-}
 
 /* ---- tasks ---- */
 

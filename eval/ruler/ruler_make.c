@@ -78,7 +78,7 @@ static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
 
 static status find_answer(ruler_maker *m, ruler_sample *out, err *e)
 {
-    const utf8_text first = text_of(json_array_get(out->answers, 0));
+    const utf8_text first = json_text(json_array_get(out->answers, 0));
     const char *s = out->text.s, *found = memmem(s, out->cut, first.s, first.n);
     size_t before = found ? (size_t)(found - s) : 0;
     out->at_char = (int64_t)prompt_characters(s, before);

@@ -56,7 +56,7 @@ static status number_documents(ruler_qa *q, err *e)
     TRY(MEM_NEW(&q->place, n, e));
     TRY(MEM_NEW(&p, n, e));
     q->n_places = n;
-    for (size_t i = 0; i < n; i++) p[i] = (place){text_of(json_array_get(q->texts, i)), (uint32_t)i};
+    for (size_t i = 0; i < n; i++) p[i] = (place){json_text(json_array_get(q->texts, i)), (uint32_t)i};
     qsort(p, n, sizeof *p, by_text);
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || !text_equal(p[i - 1].s, p[i].s)) q->document[q->n_documents++] = p[i].s;
@@ -179,13 +179,14 @@ static status read_hotpot(reader *r, size_t number, const json_t *record, err *e
 /* SQuAD is an object with a list "data", HotpotQA a list. */
 static status parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e)
 {
-    prompt_text whole = {0};
+    str whole = {0};
     if (format == RULER_SQUAD) return json_parse_object(&q->root, text, n, path_tail(name), MAX_DEPTH, e);
-    status st = prompt_puts(&whole, "{\"data\":", e);
-    if (st == ST_OK) st = prompt_add(&whole, text, n, e);
-    if (st == ST_OK) st = prompt_add(&whole, "}", 1, e);
+    str_add(&whole, "{\"data\":", 8);
+    str_add(&whole, text, n);
+    str_add(&whole, "}", 1);
+    status st = str_check(&whole, e);
     if (st == ST_OK) st = json_parse_object(&q->root, whole.s, whole.n, path_tail(name), MAX_DEPTH, e);
-    mem_free(whole.s);
+    str_free(&whole);
     return st;
 }
 
@@ -318,7 +319,7 @@ static status fill(ruler_maker *m, const ruler_question *q, const documents *d, 
     TRY(put_documents(m, d, n, e));
     const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}, {"{query}", utf8_of(q->text)}};
     TRY(ruler_draft_fill(m, f, 2, e));
-    json_array_foreach(q->answers, i, answer) TRY(ruler_draft_answer(m, text_of(answer), e));
+    json_array_foreach(q->answers, i, answer) TRY(ruler_draft_answer(m, json_text(answer), e));
     return ST_OK;
 }
 

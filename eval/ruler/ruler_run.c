@@ -10,7 +10,6 @@
 #include "cli/command.h"
 #include "eval/answers.h"
 #include "eval/metrics/text.h"
-#include "eval/prediction.h"
 #include "eval/ruler/ruler.h"
 #include "eval/stats.h"
 #include "kernels/base/mem.h"

@@ -109,7 +109,7 @@ static status add_answers(prompt_text *t, const json_t *answers, bool list, bool
         snprintf(before, sizeof before, " %zu. ", i + 1);
         if (numbered) TRY(prompt_puts(t, before, e));
         else if (i > 0) TRY(prompt_puts(t, list ? ", " : " ", e));
-        if (list) TRY(prompt_add_repr(t, text_of(one), e));
+        if (list) TRY(prompt_add_repr(t, json_text(one), e));
         else TRY(prompt_puts(t, json_string_value(one), e));
     }
     return list ? prompt_puts(t, "]", e) : ST_OK;

@@ -158,14 +158,14 @@ status ruler_vt_example(ruler_maker *m, const prompt_text *example, err *e)
     prompt_text *t = &m->draft.text, whole = {0};
     const char *question = memmem(t->s, t->n, m->in->templates.text[RULER_VT], MARK);
     size_t before = question ? (size_t)(question - t->s) : 0;
-    status st = prompt_add(&whole, t->s, before, e);
-    if (st == ST_OK && m->in->old) st = prompt_add(&whole, " ", 1, e);
-    if (st == ST_OK) st = prompt_add(&whole, example->s, example->n, e);
-    if (st == ST_OK) st = prompt_puts(&whole, m->in->old ? "\n\n" : "\n", e);
-    if (st == ST_OK) st = prompt_add(&whole, t->s + before, t->n - before, e);
-    mem_free(t->s);
+    str_add(&whole, t->s, before);
+    if (m->in->old) str_add(&whole, " ", 1);
+    str_add(&whole, example->s, example->n);
+    str_add(&whole, "\n\n", m->in->old ? 2 : 1);
+    str_add(&whole, t->s + before, t->n - before);
+    str_free(t);
     *t = whole;
-    return st;
+    return str_check(t, e);
 }
 
 status ruler_vt_sample(ruler_maker *m, int64_t n, err *e)

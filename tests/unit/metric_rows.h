@@ -47,11 +47,6 @@ static inline void rows_close(metric_rows *m)
     mem_free(m->file);
 }
 
-static inline utf8_text json_text(const json_t *j)
-{
-    return (utf8_text){json_string_value(j), json_string_length(j)};
-}
-
 static inline const char *jieba_dir(void)
 {
     return tap_path("eval/jieba");
