@@ -182,7 +182,7 @@ static const op_test tests[] = {
      {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 40, 2049, 4500), OP_TYPES, OP_P(0, 0, 4), OP_P(0, 3, 250),
       OP_BOOL}},
     {"token: selections used again", match, 30, 4, 7, {OP_P(1, 2, 7, 32), OP_P(2, 16, 30, 64, 128)}},
-    {"token: votes that are held", keep, 36, 1, 0, {OP_P(0, 3, 40), OP_P(40, 60, 300), OP_P(1, 2), OP_BOOL}},
+    {"token: votes that are held", keep, 36, 1, 0, {OP_P(0, 3, 40), OP_P(40, 60, 300), OP_P(0, 1), OP_BOOL}},
     {"token: copies of rows",
      gather,
      60,
