@@ -12,63 +12,72 @@
 
 /* ---- one strategy, or a list ---- */
 
-/* The strategies of a word of --attn: itself, or with "all" the whole table. Returns their number;
- * out may be NULL. */
-static size_t expand(const char **out, const char *word)
+status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err *e)
 {
-    const attn_method *const *m = attn_methods();
-    bool all = strcmp(word, "all") == 0;
-    size_t n = 0;
-    for (; all && m[n]; n++)
-        if (out) out[n] = attn_method_name(m[n]);
-    if (!all && out) out[0] = word;
-    return all ? n : 1;
+    *out = (attn_options){.skip = a->skip, .certify = a->certify, .kv = kv_exact(DT_F16)};
+    if (a->kv) TRY(kv_format_parse(&out->kv, a->kv, "--kv", e));
+    if (!a->kv_tier) return ST_OK;
+    out->tier = place;
+    return kv_tier_parse(place, a->kv_tier, e);
 }
 
-/* Parses --attn (NULL: def) with --certify and --kv; budget -1 for each method's own (or the key in the text). */
-static status parse(attn_spec **out, size_t *n, const attn_args *a, const char *skip, const char *def, int64_t budget,
-                    err *e)
+/* A list of strategies that is read. */
+typedef struct {
+    lineup *l;
+    attn_options o;
+    kv_tier tier;
+    const int64_t *budget; /* of each strategy; -1: its own */
+    size_t n_budget, n_names;
+} reading;
+
+/* True if the strategy at this budget equals one before: it has no budget, or one of its own. */
+static bool is_repeat(const attn_spec *s, const lineup *l)
 {
-    char **word = NULL, *store = NULL;
-    const char **name = NULL;
-    size_t n_words = 0;
-    kv_tier place;
-    attn_options o = {
-        .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = skip, .certify = a->certify};
-    *out = NULL;
-    *n = 0;
-    o.kv = kv_exact(DT_F16);
-    if (a->kv) TRY(kv_format_parse(&o.kv, a->kv, "--kv", e));
-    if (a->kv_tier) {
-        TRY(kv_tier_parse(&place, a->kv_tier, e));
-        o.tier = &place;
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->run[i].spec.text, s->text) == 0 && l->run[i].spec.budget == s->budget) return true;
+    return false;
+}
+
+/* Adds a strategy at all budgets. */
+static status add_name(reading *r, const char *name, err *e)
+{
+    lineup *l = r->l;
+    r->n_names++;
+    TRY(MEM_GROW(&l->run, l->n + r->n_budget, e));
+    TRY(MEM_GROW(&l->why, l->n + r->n_budget, e));
+    for (size_t b = 0; b < r->n_budget; b++) {
+        attn_spec *s = &l->run[l->n].spec;
+        l->run[l->n] = (batch_run){0};
+        l->why[l->n] = (err){0};
+        r->o.has_budget = r->budget[b] >= 0;
+        r->o.budget = r->o.has_budget ? r->budget[b] : 0;
+        TRY(attn_spec_parse(s, name, &r->o, e));
+        l->n += !is_repeat(s, l);
     }
-    status st = cli_split(&word, &n_words, &store, a->names ? a->names : def, e);
-    for (size_t i = 0; i < n_words && st == ST_OK; i++) *n += expand(NULL, word[i]);
-    if (st == ST_OK) st = MEM_NEW(&name, *n, e);
-    if (st == ST_OK) st = MEM_NEW(out, *n, e);
-    for (size_t i = 0, k = 0; st == ST_OK && i < n_words; i++) k += expand(name + k, word[i]);
-    for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], name[i], &o, e);
-    mem_free(name);
-    mem_free(word);
-    mem_free(store);
-    if (st != ST_OK) {
-        mem_free(*out);
-        *out = NULL;
-    }
-    return st;
+    return ST_OK;
+}
+
+/* Adds a word of --attn: a strategy, or with "all" the whole table. */
+static status add_word(void *ctx, const char *word, err *e)
+{
+    if (strcmp(word, "all") != 0) return add_name(ctx, word, e);
+    for (const attn_method *const *m = attn_methods(); *m; m++) TRY(add_name(ctx, attn_method_name(*m), e));
+    return ST_OK;
 }
 
 status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, err *e)
 {
-    attn_spec *list;
-    size_t n;
     int64_t budget = -1;
+    lineup l = {0};
+    reading r = {.l = &l, .budget = &budget, .n_budget = 1};
     if (a->budget) TRY(cli_parse_size(&budget, a->budget, "--budget", e));
-    TRY(parse(&list, &n, a, a->skip, "full", budget, e));
-    *out = list[0];
-    mem_free(list);
-    return n == 1 ? ST_OK : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", command, n);
+    TRY(attn_args_read(&r.o, &r.tier, a, e));
+    status st = cli_each(a->names ? a->names : "full", add_word, &r, e);
+    if (st == ST_OK && r.n_names != 1)
+        st = err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", command, r.n_names);
+    if (st == ST_OK) *out = l.run[0].spec;
+    lineup_free(&l);
+    return st;
 }
 
 void cli_warn_length(const model *m, const char *option, int64_t n)
@@ -85,30 +94,13 @@ void cli_warn_ctx(const model *m, int64_t ctx)
 
 /* ---- the rows ---- */
 
-/* Whether the strategy at this budget equals one before: it has no budget, or one of its own. */
-static bool is_repeat(const attn_spec *s, const lineup *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (strcmp(l->run[i].spec.text, s->text) == 0 && l->run[i].spec.budget == s->budget) return true;
-    return false;
-}
-
 status lineup_read(lineup *l, const attn_args *a, const char *def, const int64_t *budget, size_t n_budget, err *e)
 {
-    attn_spec **at_budget;
-    size_t n = 0;
+    reading r = {.l = l, .budget = budget, .n_budget = n_budget};
     *l = (lineup){.skip = a->skip ? a->skip : "0"};
-    TRY(MEM_NEW(&at_budget, n_budget, e));
-    status st = ST_OK;
-    for (size_t b = 0; b < n_budget && st == ST_OK; b++) st = parse(&at_budget[b], &n, a, l->skip, def, budget[b], e);
-    if (st == ST_OK) st = MEM_NEW(&l->run, n * n_budget, e);
-    if (st == ST_OK) st = MEM_NEW(&l->why, n * n_budget, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        for (size_t b = 0; b < n_budget; b++)
-            if (!is_repeat(&at_budget[b][i], l)) l->run[l->n++].spec = at_budget[b][i];
-    for (size_t b = 0; b < n_budget; b++) mem_free(at_budget[b]);
-    mem_free(at_budget);
-    return st;
+    TRY(attn_args_read(&r.o, &r.tier, a, e));
+    r.o.skip = l->skip;
+    return cli_each(a->names ? a->names : def, add_word, &r, e);
 }
 
 status lineup_read_budgets(lineup *l, const attn_args *a, const char *def, const char *budgets, err *e)

@@ -14,6 +14,8 @@ typedef struct {
     const char *budget, *skip, *certify, *kv, *kv_tier, *ctx;
 } attn_args;
 
+/* Reads what all strategies have in common, --budget apart; out->tier is place, or NULL. */
+status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err *e);
 /* Parses the strategy of a command that runs one: --attn (default: full) with --budget. Errors name the command. */
 status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, err *e);
 /* Prints a note if a length that was asked for goes beyond the model's; cli_warn_ctx: by --ctx. */

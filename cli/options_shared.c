@@ -7,6 +7,7 @@
 #define COMMON .groups = OPTIONS_COMMON
 #define MODEL  .groups = OPTIONS_MODEL
 #define LENGTH .groups = OPTIONS_LENGTH
+#define SEEDS  .groups = OPTIONS_LENGTH | OPTIONS_RESULTS
 #define PREFIX .groups = OPTIONS_PREFIX, .in = IN_PREFIX
 
 enum { MOST = 1 << 30 };
@@ -120,12 +121,7 @@ const cli_option shared_rows[] = {
             "niah: the "
             "lengths to run, a list. eval longbench, longbench2, infinitebench, scbench and mrcr: the window, by "
             "default the model's. Sizes may be written as 4k and 1M."},
-    {.groups = OPTIONS_LENGTH | OPTIONS_RESULTS,
-     .name = "seed",
-     .arg = "N",
-     .type = OPTION_SEED,
-     AT(run_options, seed),
-     .def = 42,
+    {SEEDS, .name = "seed", .arg = "N", .type = OPTION_SEED, AT(run_options, seed), .def = 42,
      .help = "seed of everything random (default 42)"},
     {0}};
 

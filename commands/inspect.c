@@ -124,17 +124,29 @@ static status read_ids(token_list *l, const tokenizer *t, const char *text, size
     return err_set(e, ST_FORMAT, "standard input: '%.20s' is not a token id", p);
 }
 
-/* The text alone, without anything behind it. */
+/* Prints the text of ids: alone, or (line) as {"text": ...}. */
+static status decode(converter *v, const token_list *l, bool line, err *e)
+{
+    char *text, *dump = NULL;
+    size_t n;
+    TRY(tokenizer_decode(v->t, l->ids, l->n, v->o->special, &text, &n, e));
+    json_t *o = line ? json_pack("{s:s%}", "text", text, n) : NULL;
+    if (line) dump = json_dumps(o, JSON_ENSURE_ASCII);
+    status st = !line  ? out_write(text, n, e)
+                : dump ? out_printf(e, "%s\n", dump)
+                       : err_set(e, ST_NOMEM, "out of memory");
+    count(v, l->n, n);
+    free(dump);
+    json_decref(o);
+    mem_free(text);
+    return st;
+}
+
 static status decode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    char *out = NULL;
-    size_t len = 0;
     status st = read_ids(&l, v->t, text, n, e);
-    if (st == ST_OK) st = tokenizer_decode(v->t, l.ids, l.n, v->o->special, &out, &len, e);
-    if (st == ST_OK) st = out_write(out, len, e);
-    count(v, l.n, len);
-    mem_free(out);
+    if (st == ST_OK) st = decode(v, &l, false, e);
     token_list_free(&l);
     return st;
 }
@@ -142,27 +154,13 @@ static status decode_text(converter *v, const char *text, size_t n, err *e)
 static status decode_list(converter *v, const json_t *ids, err *e)
 {
     token_list l = {0};
-    char *out = NULL, *dump = NULL;
-    json_t *result = NULL;
-    size_t len = 0;
     status st = ST_OK;
-    for (size_t i = 0; i < json_array_size(ids); i++) {
+    for (size_t i = 0; i < json_array_size(ids) && st == ST_OK; i++) {
         const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id)) {
-            st = err_set(e, ST_FORMAT, "standard input: \"ids\" holds something but integers");
-            goto done;
-        }
-        TRY_GOTO(push_id(&l, v->t, json_integer_value(id), e));
+        st = json_is_integer(id) ? push_id(&l, v->t, json_integer_value(id), e)
+                                 : err_set(e, ST_FORMAT, "standard input: \"ids\" holds something but integers");
     }
-    TRY_GOTO(tokenizer_decode(v->t, l.ids, l.n, v->o->special, &out, &len, e));
-    result = json_pack("{s:s%}", "text", out, len);
-    dump = json_dumps(result, JSON_ENSURE_ASCII);
-    st = dump ? out_printf(e, "%s\n", dump) : err_set(e, ST_NOMEM, "out of memory");
-    count(v, l.n, len);
-done:
-    free(dump);
-    json_decref(result);
-    mem_free(out);
+    if (st == ST_OK) st = decode(v, &l, true, e);
     token_list_free(&l);
     return st;
 }

@@ -6,6 +6,7 @@
 
 #define REPLY  .groups = OPTIONS_REPLY
 #define DRAFTS .groups = OPTIONS_REPLY | OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
+#define CHATS  .groups = OPTIONS_REPLY | OPTIONS_SAMPLES, .in = IN_TEMPLATE
 #define PROMPT .groups = OPTIONS_PROMPT
 
 enum { MOST = 1 << 30 };
@@ -54,11 +55,7 @@ const cli_option reply_rows[] = {
     {REPLY, .name = "ignore-eos", .type = OPTION_FLAG, AT(reply_options, ignore_eos),
      .help = "go on after end-of-text"},
     {REPLY, .name = "system", .arg = "TEXT", AT(reply_options, system), .help = "system message"},
-    {.groups = OPTIONS_REPLY | OPTIONS_SAMPLES,
-     .name = "template",
-     .arg = "NAME",
-     .in = IN_TEMPLATE,
-     .help = "chat template (default: the model's own)"},
+    {CHATS, .name = "template", .arg = "NAME", .help = "chat template (default: the model's own)"},
     {REPLY, .name = "save", .arg = "FILE", AT(reply_options, save),
      .help = "at the end, write the session; --load goes on from it",
      .man =

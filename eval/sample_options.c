@@ -6,6 +6,9 @@
 #include "eval/evaluation.h"
 
 #define SAMPLES .groups = OPTIONS_SAMPLES
+#define TRIALS  .groups = OPTIONS_TRIALS
+#define JOBS    .groups = OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
+#define RESULTS .groups = OPTIONS_RESULTS
 
 enum { MOST = 1 << 30 };
 
@@ -16,22 +19,11 @@ const cli_option evaluation_rows[] = {
      .help = "the first N samples of a dataset"},
     {SAMPLES, .name = "sample-seed", .arg = "N", .type = OPTION_SEED, AT(evaluation_options, sample_seed),
      .help = "draw the samples of --limit at random, by this seed"},
-    {.groups = OPTIONS_TRIALS,
-     .name = "trials",
-     .arg = "N",
-     WHOLE(1, 100000, 20),
-     AT(evaluation_options, trials),
+    {TRIALS, .name = "trials", .arg = "N", WHOLE(1, 100000, 20), AT(evaluation_options, trials),
      .help = "prompts of each length (default 20)"},
-    {.groups = OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS,
-     .name = "jobs",
-     .arg = "N",
-     WHOLE(1, 256, 1),
-     AT(evaluation_options, jobs),
+    {JOBS, .name = "jobs", .arg = "N", WHOLE(1, 256, 1), AT(evaluation_options, jobs),
      .help = "prompts side by side, decoded as one batch (default 1)"},
-    {.groups = OPTIONS_RESULTS,
-     .letter = 'o',
-     .arg = "FILE.jsonl",
-     AT(run_options, out.output),
+    {RESULTS, .letter = 'o', .arg = "FILE.jsonl", AT(run_options, out.output),
      .help = "write a line for each result; the same command goes on where such a file ends"},
     {SAMPLES, .name = "max-length", .arg = "N", AT(evaluation_options, max_length),
      .help = "cut longer prompts in the middle to N tokens (default: what the window leaves)"},

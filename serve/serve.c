@@ -148,38 +148,37 @@ static status check_aliases(const server *v, err *e)
 
 static status fill(sched_options *s, const serve_options *o, const engine *g, err *e)
 {
+    const attn_args *a = &o->run.attn;
     int64_t ctx = g->m->config.max_positions, memory, kept;
-    kv_format kv = kv_exact(DT_F16);
+    attn_options attn;
     attn_spec spec;
-    int64_t budget = 0;
-    if (o->run.attn.ctx) TRY(cli_parse_size(&ctx, o->run.attn.ctx, "--ctx", e));
-    if (o->run.attn.kv) TRY(kv_format_parse(&kv, o->run.attn.kv, "--kv", e));
-    if (o->run.attn.budget) TRY(cli_parse_size(&budget, o->run.attn.budget, "--budget", e));
-    if (o->run.attn.kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
+    if (a->ctx) TRY(cli_parse_size(&ctx, a->ctx, "--ctx", e));
+    if (a->kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
+    TRY(attn_args_read(&attn, NULL, a, e));
+    attn.has_budget = a->budget != NULL;
+    if (a->budget) TRY(cli_parse_size(&attn.budget, a->budget, "--budget", e));
     memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
     if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
     if (!(o->prefill_share > 0 && o->prefill_share < 1))
         return err_set(e, ST_USAGE, "--prefill-share: %g, expected above 0 and below 1", o->prefill_share);
     kept = memory / 4;
     if (o->prefix_ram) TRY(cli_parse_size(&kept, o->prefix_ram, "--prefix-ram", e));
-    *s = (sched_options){
-        .dec = g->dec,
-        .decoder = engine_decoder(g, (size_t)o->batch),
-        .tok = g->tok,
-        .model = model_name(o),
-        .attn = {.budget = budget, .has_budget = o->run.attn.budget != NULL, .skip = o->run.attn.skip, .kv = kv},
-        .strategy = o->run.attn.names ? o->run.attn.names : "full",
-        .template = o->template_name,
-        .ctx = ctx,
-        .max_new = o->max_new,
-        .batch = (size_t)o->batch,
-        .memory = (size_t)memory,
-        .prefill_share = o->prefill_share,
-        .queue = (size_t)o->queue,
-        .a_client = (size_t)o->a_client,
-        .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)o->prefix.least},
-        .prefix_shared = o->prefix_shared};
-    s->attn.certify = o->run.attn.certify;
+    *s = (sched_options){.dec = g->dec,
+                         .decoder = engine_decoder(g, (size_t)o->batch),
+                         .tok = g->tok,
+                         .model = model_name(o),
+                         .attn = attn,
+                         .strategy = a->names ? a->names : "full",
+                         .template = o->template_name,
+                         .ctx = ctx,
+                         .max_new = o->max_new,
+                         .batch = (size_t)o->batch,
+                         .memory = (size_t)memory,
+                         .prefill_share = o->prefill_share,
+                         .queue = (size_t)o->queue,
+                         .a_client = (size_t)o->a_client,
+                         .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)o->prefix.least},
+                         .prefix_shared = o->prefix_shared};
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
