@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "model/sampler.h"
+#include "model/session_file.h"
 #include "tests/unit/devices.h"
 #include "tests/unit/ops_util.h"
 #include "tests/unit/session_util.h"
@@ -53,13 +54,40 @@ static size_t prompt_of(size_t i)
 }
 
 static float alone[U_BATCH][STEPS + 1][U_VOCAB], batch[U_BATCH * U_VOCAB];
+static session_file *prompts[U_BATCH]; /* the sequences before their first step */
 
-static session *open_one(const engine_parts *p, const spec_list *k, size_t i, int steps, float *out)
+/* One sequence: its prompt, which is kept, and its steps. */
+static status live_alone(session *s, size_t i, err *e)
+{
+    TRY(live(s, prompt_of(i), 0, alone[i][0], e));
+    TRY(session_keep(&prompts[i], s, &(session_notes){0}, e));
+    for (int t = 1; t <= STEPS; t++) {
+        int32_t id = some_id(session_length(s));
+        TRY(session_decode(&s, 1, &id, alone[i][t], e));
+    }
+    return ST_OK;
+}
+
+static void run_alone(const engine_parts *p, const spec_list *k, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        session *s = NULL;
+        err e = {0};
+        session_file_close(prompts[i]);
+        prompts[i] = NULL;
+        if (session_new(&s, p, k->spec[i % k->n], "f16", LIMIT, &e) != ST_OK || live_alone(s, i, &e) != ST_OK)
+            printf("Bail out! %s\n", e.msg);
+        session_free(s);
+    }
+}
+
+static session *open_one(const engine_parts *p, const spec_list *k, size_t i)
 {
     session *s = NULL;
+    session_notes none = {0};
     err e = {0};
     if (session_new(&s, p, k->spec[i % k->n], "f16", LIMIT, &e) != ST_OK ||
-        live(s, prompt_of(i), steps, out, &e) != ST_OK)
+        session_load(s, prompts[i], &none, &e) != ST_OK)
         printf("Bail out! %s\n", e.msg);
     return s;
 }
@@ -73,7 +101,7 @@ static void check_batch(const engine_parts *p, const spec_list *k, size_t n, con
     double worst = 0;
     int wrong = 0;
     err e = {0};
-    for (size_t i = 0; i < n; i++) s[i] = open_one(p, k, i, 0, batch);
+    for (size_t i = 0; i < n; i++) s[i] = open_one(p, k, i);
     for (int t = 0; t < STEPS; t++) {
         status st;
         for (size_t i = 0; i < n; i++) ids[i] = some_id(session_length(s[i]));
@@ -164,7 +192,7 @@ static void check_alike(engine_parts *p, const char *device)
     for (size_t i = 0; i < N_ALIKE; i++) {
         spec_list k = {&alikes[i], 1};
         if (i != 1 && i % APART) continue;
-        for (size_t x = 0; x < TOGETHER; x++) session_free(open_one(p, &k, x, STEPS, alone[x][0]));
+        run_alone(p, &k, TOGETHER);
         if (i == 1) check_calls(p, &k, device);
         else check_batch(p, &k, TOGETHER, device);
     }
@@ -179,7 +207,7 @@ static void check_device(const char *device)
     for (size_t from = 0; from < N_STRATEGIES; from += MOST) {
         bool last = N_STRATEGIES - from <= MOST;
         spec_list k = {strategies + from, last ? N_STRATEGIES - from : MOST};
-        for (size_t i = 0; i < MOST; i++) session_free(open_one(&p, &k, i, STEPS, alone[i][0]));
+        run_alone(&p, &k, from == 0 ? MOST : EACH);
         for (size_t i = 0; i < (from == 0 ? SIZES : 1); i++) check_batch(&p, &k, sizes[i], device);
     }
     check_alike(&p, device);
@@ -189,5 +217,6 @@ static void check_device(const char *device)
 int main(void)
 {
     for (size_t i = 0; i < N_METHOD_DEVICES; i++) check_device(METHOD_DEVICES[i]);
+    for (size_t i = 0; i < U_BATCH; i++) session_file_close(prompts[i]);
     return tap_done();
 }
