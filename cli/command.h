@@ -13,11 +13,13 @@
 #include "cli/report.h"
 #include "cli/values.h"
 
+/* Options of every command that runs no model, the first member of its own. */
 typedef struct {
     result_options out;
     model_options model;
 } tool_options;
 
+/* Options of every command that runs a model, the first member of its own. */
 typedef struct {
     result_options out;
     engine_options engine;
@@ -51,8 +53,7 @@ enum {
     OPTIONS_PREFIX = 512  /* of those that keep prompts */
 };
 
-/* Where the offset of a value begins: at the options of the command, or at a part of them, whose place the command
- * tells. */
+/* Start of the offset of a value: the options of the command, or a part of them, whose offset the command has. */
 typedef enum { IN_OPTIONS, IN_PREFIX, IN_TEMPLATE, IN_ARGUMENT, OPTION_PLACES } option_place;
 
 typedef struct {

@@ -21,7 +21,7 @@ status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err
     return kv_tier_parse(place, a->kv_tier, e);
 }
 
-/* A list of strategies that is read. */
+/* State of reading a list of strategies. */
 typedef struct {
     lineup *l;
     attn_options o;

@@ -14,7 +14,7 @@ typedef struct {
     const char *budget, *skip, *certify, *kv, *kv_tier, *ctx;
 } attn_args;
 
-/* Reads what all strategies have in common, --budget apart; out->tier is place, or NULL. */
+/* Reads the options that all strategies share, without --budget; out->tier is place, or NULL without --kv-tier. */
 status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err *e);
 /* Parses the strategy of a command that runs one: --attn (default: full) with --budget. Errors name the command. */
 status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, err *e);
