@@ -175,7 +175,7 @@ static const product_row strategies[] = {
     {ACT ":question=4", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {INF ":budget=31", BLOCKS, 31 + 4, WINDOWED | RAW},
     {TOKEN, RETRIEVES, 31, WINDOWED | RAW},
-    {TOKEN ":pos=abs:skip=1", RETRIEVES, 31, WINDOWED | RAW},
+    {TOKEN ":skip=1", RETRIEVES, 31, WINDOWED | RAW},
     {TOKEN ":local=3", RETRIEVES, 18, WINDOWED | RAW},
     {TOKEN ":reuse=20", RETRIEVES, 31, WINDOWED | RAW},
     {PIG, ":local=1000", 0, 0},
