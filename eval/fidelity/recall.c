@@ -310,13 +310,6 @@ static status ready(void *own, err *e)
     return ST_OK;
 }
 
-static bool on_progress(void *ctx, double part)
-{
-    const recall *r = ctx;
-    progress_set(r->m.bar, (int64_t)(part * 1000), 1000);
-    return !cli_interrupted();
-}
-
 static status measure_text(recall *r, int64_t ctx, err *e)
 {
     const fidelity_text *text = &r->text;
@@ -326,8 +319,7 @@ static status measure_text(recall *r, int64_t ctx, err *e)
                        .n_queries = r->o->queries,
                        .window = r->o->window,
                        .distributions = r->o->distributions,
-                       .progress = on_progress,
-                       .ctx = r,
+                       .bar = r->m.bar,
                        .dump = r->dump.f};
     if (ctx > (int64_t)text->ids.n)
         return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)ctx, text->ids.n);

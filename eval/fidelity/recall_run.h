@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "cli/output.h"
 #include "model/session.h"
 
 /* What the sums of a run are indexed by. */
@@ -83,9 +84,8 @@ typedef struct {
     int64_t n_ids, n_queries;
     bool window; /* the last n_queries are one prompt window instead */
     bool distributions;
-    FILE *dump; /* gets the selected positions as JSON lines; NULL: none */
-    bool (*progress)(void *ctx, double part);
-    void *ctx;
+    FILE *dump;    /* gets the selected positions as JSON lines; NULL: none */
+    progress *bar; /* NULL: none */
 } recall_text;
 
 /* Errors: those of sessions; ST_UNSUPPORTED when strategies and a text do not fit in memory. */

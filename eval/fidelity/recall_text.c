@@ -72,8 +72,8 @@ static status feed_text(recall_text *job, session *s, follow *f, float *logits, 
         for (size_t k = 0; k < f->n_runs; k++) f->runs[k].n_queries++;
         if (f->st != ST_OK) *e = f->e;
         TRY(f->st);
-        if (!job->progress(job->ctx, (double)(i + 1) / (double)job->n_queries))
-            return err_set(e, ST_INTERRUPTED, "interrupted");
+        progress_set(job->bar, i + 1, job->n_queries);
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }

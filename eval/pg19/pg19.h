@@ -58,11 +58,4 @@ const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t le
 /* Computes what is missing for a book and adds it to the results. run: a pg19_run. */
 status pg19_run_book(void *run, size_t book, err *e);
 
-/* Prints the tables and writes --csv. run: a pg19_run. */
-status pg19_print(const void *run, err *e);
-/* Returns {"all": ...}, rows over all books; NULL: out of memory. */
-json_t *pg19_all_json(const void *run);
-/* Returns an error if a decode path and its chunked pass disagree. */
-status pg19_check(const pg19_run *r, err *e);
-
 #endif
