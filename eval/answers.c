@@ -91,6 +91,17 @@ double answers_average(const answers *a, size_t row, size_t n, const bool *among
     return count ? sum / (double)count : (double)NAN;
 }
 
+/* Returns the smallest key beyond `after` of a group's answers; ANSWER_ANY: none. */
+static int64_t next_key(const answers *a, answer_group g, int level, int64_t after)
+{
+    int64_t next = ANSWER_ANY;
+    for (size_t i = 0; i < a->n; i++) {
+        int64_t k = a->id[i].key[level];
+        if (answers_has(a, i, g) && k > after && (next == ANSWER_ANY || k < next)) next = k;
+    }
+    return next;
+}
+
 /* ---- text ---- */
 
 status answers_line(const answers *a, int indent, const char *name, answer_group g, err *e)
@@ -105,6 +116,26 @@ status answers_average_line(const answers *a, const char *name, size_t n, const 
 {
     for (size_t row = 0; row < a->t.ev->rows.n; row++) a->t.x[row] = answers_average(a, row, n, among);
     return evaluation_table_line(&a->t, 0, name, 0, a->decimals, e);
+}
+
+static status print_groups(const answers_layout *l, const answers *a, answer_group g, int level, int indent, err *e)
+{
+    char name[ANSWER_NAME];
+    answer_group part = g;
+    if (level == ANSWER_KEYS) return ST_OK;
+    while ((part.key[level] = next_key(a, g, level, part.key[level])) != ANSWER_ANY) {
+        bool line = l->name(a->t.ev->own, &part, level, name);
+        if (line) TRY(answers_line(a, indent, name, part, e));
+        TRY(print_groups(l, a, part, level + 1, line ? indent + 2 : indent, e));
+    }
+    return ST_OK;
+}
+
+static status print_lines(const answers_layout *l, const answers *a, err *e)
+{
+    if (l->lines) return l->lines(a, e);
+    TRY(print_groups(l, a, ALL_ANSWERS, 0, 0, e));
+    return l->average ? answers_average_line(a, l->average, a->t.ev->names.n, NULL, e) : ST_OK;
 }
 
 status answers_costs(const answers *a, answer_group g, err *e)
@@ -139,13 +170,25 @@ void json_add(json_t **list, json_t *element)
     *list = NULL;
 }
 
+static void add_cells(json_t **list, const answers_layout *l, const answers *a, size_t row, answer_group g, int level)
+{
+    answer_group part = g;
+    if (level == ANSWER_KEYS) return;
+    while ((part.key[level] = next_key(a, g, level, part.key[level])) != ANSWER_ANY) {
+        add_cells(list, l, a, row, part, level + 1);
+        l->cell(list, a, row, &part, level);
+    }
+}
+
 /* Returns each row's averages; NULL: out of memory. */
 static json_t *averages_json(const answers_layout *l, const answers *a)
 {
     json_t *list = json_array();
     for (size_t row = 0; row < a->t.ev->rows.n; row++) {
         json_t *o = evaluation_row_json(a->t.ev, row);
-        l->averages(o, a, row);
+        if (l->averages) l->averages(o, a, row);
+        else if (a->t.ev->rows.why[row].code == ST_OK)
+            json_object_set_new(o, "average", results_real(answers_average(a, row, a->t.ev->names.n, NULL)));
         json_add(&list, o);
     }
     return list;
@@ -155,8 +198,10 @@ static status write_json(const answers_layout *l, const answers *a, err *e)
 {
     const evaluation *ev = a->t.ev;
     json_t *list = json_array(), *extra = json_object();
-    for (size_t row = 0; row < ev->rows.n; row++) l->cells(&list, a, row);
-    if (l->averages && json_object_set_new(extra, "averages", averages_json(l, a)) != 0) {
+    for (size_t row = 0; row < ev->rows.n; row++)
+        if (l->cells) l->cells(&list, a, row);
+        else add_cells(&list, l, a, row, ALL_ANSWERS, 0);
+    if ((l->averages || l->average) && json_object_set_new(extra, "averages", averages_json(l, a)) != 0) {
         json_decref(extra);
         extra = NULL;
     }
@@ -168,7 +213,7 @@ static status print_layout(const answers_layout *l, const answers *a, err *e)
     TRY(l->title(a, e));
     TRY(lineup_print_terms(&a->t.ev->rows, e));
     TRY(evaluation_table_head(&a->t, e));
-    TRY(l->lines(a, e));
+    TRY(print_lines(l, a, e));
     TRY(out_printf(e, "\n"));
     TRY(l->costs ? l->costs(a, e) : answers_costs(a, ALL_ANSWERS, e));
     return evaluation_table_end(&a->t, e);

@@ -5,7 +5,7 @@
 
 #include "eval/evaluation_table.h"
 
-enum { ANSWER_KEYS = 3, ANSWER_ANY = -1 };
+enum { ANSWER_KEYS = 3, ANSWER_ANY = -1, ANSWER_NAME = 64 };
 
 /* One answer of every row of the lineup. */
 typedef struct {
@@ -45,16 +45,22 @@ answer_cell answers_cell(const answers *a, size_t row, answer_group g);
 /* Returns the mean of the means of the datasets, whose number is key 0, that `among` [n] marks (NULL: all). */
 double answers_average(const answers *a, size_t row, size_t n, const bool *among);
 
-/* How an evaluation with ev->samples reports its answers; members that are NULL or 0 keep the defaults of `answers`. */
+/* How an evaluation with ev->samples reports its answers: by a tree of groups, whose level is the key that they differ
+ * in, or by functions of its own. Members that are NULL or 0 keep the defaults of `answers`. */
 typedef struct answers_layout {
-    void (*answer)(const void *own, size_t i, answer_id *out);  /* describes answer i */
-    status (*title)(const answers *a, err *e);                  /* prints the first line, without its end */
-    status (*lines)(const answers *a, err *e);                  /* prints scores */
-    status (*costs)(const answers *a, err *e);                  /* prints time and memory; NULL: of all answers */
-    void (*cells)(json_t **list, const answers *a, size_t row); /* adds a row's results in --json */
+    void (*answer)(const void *own, size_t i, answer_id *out); /* describes answer i */
+    status (*title)(const answers *a, err *e);                 /* prints the first line, without its end */
+    /* Names a group, whose keys up to `level` are set; false: it has no line. */
+    bool (*name)(const void *own, const answer_group *g, int level, char out[ANSWER_NAME]);
+    const char *average;                       /* name of the mean over datasets; NULL: none */
+    status (*lines)(const answers *a, err *e); /* prints scores; NULL: the groups with a name, and the average */
+    status (*costs)(const answers *a, err *e); /* prints time and memory; NULL: of all answers */
+    /* Adds the results of a row and a group to --json, after those of the group's own groups. */
+    void (*cell)(json_t **list, const answers *a, size_t row, const answer_group *g, int level);
+    void (*cells)(json_t **list, const answers *a, size_t row); /* adds all of a row; NULL: `cell` of each group */
     void (*averages)(json_t *row_json, const answers *a,
-                     size_t row);             /* adds a row's members of "averages"; NULL: none */
-    json_t *(*options)(const void *own);      /* of --json; NULL: out of memory */
+                     size_t row);        /* adds a row's members of "averages"; NULL: the average, if it has a name */
+    json_t *(*options)(const void *own); /* of --json; NULL: out of memory */
     status (*json)(const answers *a, err *e); /* writes --json instead of cells, averages and options; NULL: they do */
     int decimals;
     double (*mean)(double sum, size_t n);

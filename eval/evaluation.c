@@ -146,6 +146,7 @@ static status make_item(evaluation *ev, size_t i, err *e)
                         .ends = x->ends,
                         .hint = x->hint,
                         .random = x->random};
+    if (x->left_out) return ST_OK;
     ev->n_truncated += x->tokens.truncated;
     int64_t need = batch_limit(p, 1);
     if (need <= ev->window) return ST_OK;
@@ -164,6 +165,15 @@ static void free_items(evaluation *ev)
     ev->prompts = NULL;
 }
 
+static void leave_out(evaluation *ev, size_t i)
+{
+    prompt_tokens_free(&ev->items[i].tokens);
+    samples_remove(&ev->samples, i);
+    ev->n_items--;
+    ev->n_samples--;
+    ev->n_left_out++;
+}
+
 /* Makes n items, instead of those that were. */
 static status prepare(evaluation *ev, size_t n, err *e)
 {
@@ -173,14 +183,16 @@ static status prepare(evaluation *ev, size_t n, err *e)
     TRY(MEM_NEW(&ev->prompts, n, e));
     ev->bar = progress_start("reading prompts");
     status st = ST_OK;
-    for (size_t i = 0; i < n && st == ST_OK; i++) {
+    for (size_t i = 0; i < ev->n_items && st == ST_OK;) {
         st = make_item(ev, i, e);
         progress_set(ev->bar, (int64_t)i, (int64_t)n);
         if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
+        if (st == ST_OK && ev->items[i].left_out) leave_out(ev, i);
+        else i++;
     }
     progress_end(ev->bar);
     ev->bar = NULL;
-    ev->limit = batch_limit(ev->prompts, n);
+    ev->limit = batch_limit(ev->prompts, ev->n_items);
     if (ev->limit < ev->at_least) ev->limit = ev->at_least;
     return st;
 }

@@ -37,7 +37,8 @@ typedef struct {
     const char *const *stop_text; /* texts that end the answer, which is without them; NULL-terminated; NULL: none */
     const int32_t *only;          /* [n_only] the first new token is one of these; n_only 0: any */
     size_t n_only;
-    bool follows; /* it goes on behind the answer to the item before it, as batch_prompt says */
+    bool left_out; /* the sample is dropped: its prompt is too long, and must not be cut */
+    bool follows;  /* it goes on behind the answer to the item before it, as batch_prompt says */
     int32_t ends;
     uint64_t random; /* of an evaluation that samples: what the choices of this answer follow from */
 } evaluation_item;
@@ -130,6 +131,7 @@ struct evaluation {
     evaluation_item *items;
     size_t n_items;
     size_t n_truncated; /* prompts of all passes */
+    size_t n_left_out;  /* samples that were dropped */
     results *out;
     prefix_cache *cache; /* of --prefix-disk */
     /* The rest is of evaluation.c. */

@@ -94,6 +94,13 @@ status samples_push(sample_list *l, void *s, err *e)
     return st;
 }
 
+void samples_remove(sample_list *l, size_t i)
+{
+    char *s = samples_at(l, i);
+    sample_drop(l, s);
+    memmove(s, s + l->size, (--l->n - i) * l->size);
+}
+
 typedef struct {
     sample_head at;
     uint64_t draw;

@@ -68,6 +68,7 @@ static inline void *samples_at(const sample_list *l, size_t i)
 void sample_drop(const sample_list *l, void *s);
 /* Takes what the sample holds, also after an error. */
 status samples_push(sample_list *l, void *s, err *e);
+void samples_remove(sample_list *l, size_t i);
 /* Keeps the samples that the source asks for: the first of each dataset, or those that its seed draws, which follow
  * from seed, dataset and index alone. Sorts them by dataset, then by index. */
 status samples_keep(sample_list *l, const sample_source *from, err *e);

@@ -245,28 +245,23 @@ static const char *const tables[] = {
 
 /* ---- the report: tasks in the order of ActQKV's Table 2; the average is the plain mean of rounded scores ---- */
 
-/* Groups are tasks, and lengths at which their samples were made (0: of data). */
+/* Groups are tasks, and the lengths at which their samples were made, by number from 1; 0: of data. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
-    const infinitebench_sample *s = sample_at(own, i);
-    *out = (answer_id){infinitebench_tasks[s->at.dataset].name, NULL, s->at.index, {(int64_t)s->at.dataset, s->length}};
+    const infinitebench_run *r = own;
+    const infinitebench_sample *s = sample_at(r, i);
+    int64_t length = 0;
+    while (s->length && r->source.length[length++] != s->length) continue;
+    *out = (answer_id){infinitebench_tasks[s->at.dataset].name, NULL, s->at.index, {(int64_t)s->at.dataset, length}};
 }
 
-static answer_group of_task(size_t task)
+static bool name_group(const void *own, const answer_group *g, int level, char out[ANSWER_NAME])
 {
-    return ANSWERS((int64_t)task, ANSWER_ANY, ANSWER_ANY);
-}
-
-static status print_task(const answers *a, size_t task, err *e)
-{
-    const infinitebench_run *r = a->t.ev->own;
-    TRY(answers_line(a, 0, infinitebench_tasks[task].title, of_task(task), e));
-    for (size_t k = 0; r->source.made[task] && r->source.n_length > 1 && k < r->source.n_length; k++) {
-        char name[24];
-        snprintf(name, sizeof name, "%lld tokens", (long long)r->source.length[k]);
-        TRY(answers_line(a, 2, name, ANSWERS((int64_t)task, r->source.length[k], ANSWER_ANY), e));
-    }
-    return ST_OK;
+    const made_source *s = &((const infinitebench_run *)own)->source;
+    if (level == 0) snprintf(out, ANSWER_NAME, "%s", infinitebench_tasks[g->key[0]].title);
+    if (level != 1 || g->key[1] == 0 || s->n_length < 2) return level == 0;
+    snprintf(out, ANSWER_NAME, "%lld tokens", (long long)s->length[g->key[1] - 1]);
+    return true;
 }
 
 /* Prints how many answers InfLLM's rules judge by lot, and these as wrong. */
@@ -292,38 +287,20 @@ static status print_title(const answers *a, err *e)
                       prompt_wrap_name(ev->prompter.wrap), rules[r->infllm_rules]);
 }
 
-static status print_tasks(const answers *a, err *e)
-{
-    for (size_t task = 0; task < INFINITEBENCH_TASKS; task++) TRY(print_task(a, task, e));
-    return answers_average_line(a, "average of tasks", INFINITEBENCH_TASKS, NULL, e);
-}
-
 static status print_costs(const answers *a, err *e)
 {
     TRY(answers_costs(a, ALL_ANSWERS, e));
     return print_undecided(a, e);
 }
 
-/* Adds each task's cell, or one for each length that it was made at. */
-static void add_cells(json_t **list, const answers *a, size_t row)
+/* Adds the cells of each task and length, of rows that can run. */
+static void add_cell(json_t **list, const answers *a, size_t row, const answer_group *g, int level)
 {
     const infinitebench_run *r = a->t.ev->own;
-    for (size_t task = 0; task < INFINITEBENCH_TASKS; task++) {
-        const infinitebench_task *t = &infinitebench_tasks[task];
-        if (answers_cell(a, row, of_task(task)).costs.n == 0) continue;
-        for (size_t k = 0; k < (r->source.made[task] ? r->source.n_length : 1); k++) {
-            json_int_t length = r->source.made[task] ? r->source.length[k] : ANSWER_ANY;
-            answers_json(list, a, row, ANSWERS((int64_t)task, length, ANSWER_ANY),
-                         json_pack("{s:s, s:s}", "dataset", t->name, "title", t->title),
-                         r->source.made[task] ? json_pack("{s:I}", "length", length) : NULL);
-        }
-    }
-}
-
-static void add_average(json_t *o, const answers *a, size_t row)
-{
-    if (a->t.ev->rows.why[row].code == ST_OK)
-        json_object_set_new(o, "average", results_real(answers_average(a, row, INFINITEBENCH_TASKS, NULL)));
+    const infinitebench_task *t = &infinitebench_tasks[g->key[0]];
+    if (level != 1 || answers_cell(a, row, ANSWERS(g->key[0], ANSWER_ANY, ANSWER_ANY)).costs.n == 0) return;
+    answers_json(list, a, row, *g, json_pack("{s:s, s:s}", "dataset", t->name, "title", t->title),
+                 g->key[1] ? json_pack("{s:I}", "length", (json_int_t)r->source.length[g->key[1] - 1]) : NULL);
 }
 
 static json_t *options_json(const void *own)
@@ -335,10 +312,10 @@ static json_t *options_json(const void *own)
 
 static const answers_layout layout = {.answer = answer_of,
                                       .title = print_title,
-                                      .lines = print_tasks,
+                                      .name = name_group,
+                                      .average = "average of tasks",
                                       .costs = print_costs,
-                                      .cells = add_cells,
-                                      .averages = add_average,
+                                      .cell = add_cell,
                                       .options = options_json};
 
 /* ---- the command ---- */

@@ -15,6 +15,7 @@ typedef struct {
     utf8_text queries;        /* of version 2: the whole prompt */
     utf8_text answer, prefix; /* prefix: what the answer begins with; of version 2 none */
     int64_t needles;          /* requests that are alike; 0: unknown */
+    size_t tokens;            /* of prompt and answer, once they are encoded */
 } mrcr_sample;
 
 static inline bool mrcr_is_v2(const mrcr_sample *s)

@@ -269,8 +269,6 @@ static json_t *config(const void *own)
 
 /* ---- the report: what a strategy loses between turns shows from the first turn to the later ones ---- */
 
-#define ALL ANSWER_ANY
-
 /* Answers are grouped by task, by the kind of turn within a mixed task, and by turn. */
 static void answer_of(const void *own, size_t item, answer_id *out)
 {
@@ -282,36 +280,14 @@ static void answer_of(const void *own, size_t item, answer_id *out)
                        {(int64_t)s->at.dataset, (int64_t)s->turn[turn].task, (int64_t)turn}};
 }
 
-/* Returns a task's name without "scbench_". */
-static const char *short_name(int task)
-{
-    return scbench_tasks[task].name + strlen("scbench_");
-}
-
-static status print_turns(const answers *a, int task, int kind, int indent, err *e)
-{
-    const scbench_run *r = a->t.ev->own;
-    char name[24];
-    for (int turn = 0; turn < SCBENCH_TURNS && !r->requests; turn++) {
-        snprintf(name, sizeof name, "turn %d", turn + 1);
-        TRY(answers_line(a, indent, name, ANSWERS(task, kind, turn), e));
-    }
-    return ST_OK;
-}
-
 /* A mixed task has the kinds of its turns apart. */
-static status print_task(const answers *a, int task, err *e)
+static bool name_group(const void *own, const answer_group *g, int level, char out[ANSWER_NAME])
 {
-    const scbench_run *r = a->t.ev->own;
-    char name[40];
-    snprintf(name, sizeof name, "%s%s", short_name(task), r->source.made[task] ? " (made)" : "");
-    TRY(answers_line(a, 0, name, ANSWERS(task, ALL, ALL), e));
-    if (scbench_tasks[task].metric) return print_turns(a, task, ALL, 2, e);
-    for (int kind = 0; kind < SCBENCH_TASKS; kind++) {
-        TRY(answers_line(a, 2, short_name(kind), ANSWERS(task, kind, ALL), e));
-        TRY(print_turns(a, task, kind, 4, e));
-    }
-    return ST_OK;
+    const scbench_run *r = own;
+    const char *name = scbench_tasks[g->key[level ? 1 : 0]].name + strlen("scbench_");
+    if (level == 2) snprintf(out, ANSWER_NAME, "turn %d", (int)g->key[2] + 1);
+    else snprintf(out, ANSWER_NAME, "%s%s", name, level == 0 && r->source.made[g->key[0]] ? " (made)" : "");
+    return level == 0 || (level == 1 && !scbench_tasks[g->key[0]].metric) || (level == 2 && !r->requests);
 }
 
 static status print_title(const answers *a, err *e)
@@ -325,35 +301,15 @@ static status print_title(const answers *a, err *e)
                       ev->samples.n, ev->n_truncated, prompt_wrap_name(ev->prompter.wrap));
 }
 
-static status print_tasks(const answers *a, err *e)
-{
-    for (int task = 0; task < SCBENCH_TASKS; task++) TRY(print_task(a, task, e));
-    return answers_average_line(a, "average of tasks", SCBENCH_TASKS, NULL, e);
-}
-
-static void add_cell(json_t **list, const answers *a, size_t row, int task, int kind, int turn)
+/* Adds, of each kind in each task, each turn and all of them. */
+static void add_cell(json_t **list, const answers *a, size_t row, const answer_group *g, int level)
 {
     const scbench_run *r = a->t.ev->own;
-    const answer_group g = ANSWERS(task, kind, turn);
-    if (answers_count(a, g) == 0) return;
-    answers_json(list, a, row, g,
-                 json_pack("{s:s, s:s}", "dataset", scbench_tasks[task].name, "task", scbench_tasks[kind].name),
-                 json_pack("{s:o, s:b}", "turn", turn == ALL ? json_null() : json_integer(turn + 1), "made",
-                           r->source.made[task]));
-}
-
-/* Adds, of each kind in each task, each turn and all of them. */
-static void add_cells(json_t **list, const answers *a, size_t row)
-{
-    for (int task = 0; task < SCBENCH_TASKS; task++)
-        for (int kind = 0; kind < SCBENCH_TASKS; kind++)
-            for (int turn = 0; turn <= SCBENCH_TURNS; turn++)
-                add_cell(list, a, row, task, kind, turn == SCBENCH_TURNS ? ALL : turn);
-}
-
-static void add_average(json_t *o, const answers *a, size_t row)
-{
-    json_object_set_new(o, "average", results_real(answers_average(a, row, SCBENCH_TASKS, NULL)));
+    const char *task = scbench_tasks[g->key[0]].name, *kind = level ? scbench_tasks[g->key[1]].name : NULL;
+    if (level == 0) return;
+    answers_json(list, a, row, *g, json_pack("{s:s, s:s}", "dataset", task, "task", kind),
+                 json_pack("{s:o, s:b}", "turn", level == 1 ? json_null() : json_integer((json_int_t)g->key[2] + 1),
+                           "made", r->source.made[g->key[0]]));
 }
 
 static json_t *options_json(const void *own)
@@ -378,9 +334,9 @@ static size_t count_turns(const void *own)
 static const answers_layout layout = {.count = count_turns,
                                       .answer = answer_of,
                                       .title = print_title,
-                                      .lines = print_tasks,
-                                      .cells = add_cells,
-                                      .averages = add_average,
+                                      .name = name_group,
+                                      .average = "average of tasks",
+                                      .cell = add_cell,
                                       .options = options_json,
                                       .decimals = 3,
                                       .mean = percent};
