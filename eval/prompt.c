@@ -167,6 +167,14 @@ size_t prompt_character_at(const char *s, size_t n, size_t i)
     return at;
 }
 
+size_t prompt_find_last(const char *s, size_t n, const char *text)
+{
+    size_t len = strlen(text);
+    for (size_t i = n >= len ? n - len + 1 : 0; i-- > 0;)
+        if (memcmp(s + i, text, len) == 0) return i;
+    return n;
+}
+
 /* ---- from the text of a prompt to its tokens ---- */
 
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e)

@@ -57,6 +57,9 @@ status prompt_to_chat(prompt_text *text, const tokenizer *tok, const char *name,
 size_t prompt_characters(const char *s, size_t n);
 size_t prompt_character_at(const char *s, size_t n, size_t i);
 
+/* Returns the byte at which the last occurrence of a text that is not empty begins; n: there is none. */
+size_t prompt_find_last(const char *s, size_t n, const char *text);
+
 /* ---- from the text of a prompt to its tokens: cut in the middle, wrapped, encoded, as the options of a run say ----
  */
 

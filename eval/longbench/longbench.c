@@ -127,20 +127,11 @@ void longbench_sample_forget(longbench_sample *s)
 
 /* ---- prompts ---- */
 
-/* Byte of the last occurrence of the dataset's question, n: none. */
-static size_t find_question(const longbench_dataset *d, const char *s, size_t n)
-{
-    size_t len = d->question ? strlen(d->question) : 0;
-    for (size_t i = len && n >= len ? n - len + 1 : 0; i-- > 0;)
-        if (memcmp(s + i, d->question, len) == 0) return i;
-    return n;
-}
-
 /* max(len(prompt) - 100, position) of Quest, whose position is -1 where there is none: in a prompt of less than 100
  * characters -1 then means its last one. */
 size_t longbench_cut(const longbench_dataset *d, const char *s, size_t n)
 {
-    size_t chars = prompt_characters(s, n), found = find_question(d, s, n);
+    size_t chars = prompt_characters(s, n), found = d->question ? prompt_find_last(s, n, d->question) : n;
     if (chars < QUESTION_CHARACTERS) return found < n ? found : prompt_character_at(s, n, chars ? chars - 1 : 0);
     size_t last = prompt_character_at(s, n, chars - QUESTION_CHARACTERS);
     return found < n && found > last ? found : last;

@@ -14,8 +14,8 @@ enum { LONGBENCH2_CHOICES = 4 };
 typedef struct {
     sample_head at;
     utf8_text context, question, choice[LONGBENCH2_CHOICES];
-    const char *id, *difficulty, *length; /* easy or hard; short, medium or long */
-    char answer;                          /* A to D */
+    utf8_text id, difficulty, length; /* easy or hard; short, medium or long */
+    char answer;                      /* A to D */
 } longbench2_sample;
 
 /* Of a folder data.json or data.jsonl is read, as data.json is published. */

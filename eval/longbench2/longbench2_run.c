@@ -17,8 +17,8 @@
 #define ANSWER    "answer"
 
 /* Whose prompts, lengths and judgement. */
-typedef enum { OFFICIAL, BY_PARISKV, BY_KVPRESS, RULES } rules;
-static const char *const rules_names[RULES] = {"official", "pariskv", "kvpress"};
+enum { OFFICIAL, BY_PARISKV, BY_KVPRESS };
+static const char *const rules[] = {"official", "pariskv", "kvpress", NULL};
 
 typedef struct {
     evaluation_options common;
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     const longbench2_options *o;
-    rules rules;
+    int rules;
     evaluation *ev; /* an item for each sample; in the second pass for each of `reasoned` */
     longbench2_templates templates;
     longbench2_prompt prompt; /* of the current pass */
@@ -109,20 +109,11 @@ static status make_text(prompt_text *out, longbench2_run *r, evaluation_item *x,
     return st;
 }
 
-/* Where the question begins: by kvpress's rules what stands before is a prompt by itself, and compressed without it. */
-static size_t question_at(const longbench2_run *r, const prompt_text *text)
-{
-    static const char mark[] = "What is the correct answer to this question: ";
-    size_t n = strlen(mark), at = text->n;
-    if (r->rules != BY_KVPRESS) return text->n;
-    for (at = text->n < n ? 0 : text->n - n; at > 0; at--)
-        if (memcmp(text->s + at, mark, n) == 0) return at;
-    return text->n;
-}
-
+/* By kvpress's rules what precedes the question is a prompt by itself, and compressed without it. */
 static status encode(prompt_tokens *out, const longbench2_run *r, const prompt_text *text, err *e)
 {
-    size_t at = question_at(r, text);
+    static const char mark[] = "What is the correct answer to this question: ";
+    size_t at = r->rules == BY_KVPRESS ? prompt_find_last(text->s, text->n, mark) : text->n;
     TRY(prompter_encode(out, &r->ev->prompter, true, text, at, e));
     if (at == text->n) return ST_OK;
     TRY(prompt_tokens_break(out, e));
@@ -161,7 +152,7 @@ static json_t *config(const void *own)
 {
     const longbench2_run *r = own;
     json_t *own_config = json_pack("{s:s, s:s, s:I}", "prompt", longbench2_prompt_name(r->prompt), "rules",
-                                   rules_names[r->rules], "samples", (json_int_t)r->ev->samples.n);
+                                   rules[r->rules], "samples", (json_int_t)r->ev->samples.n);
     const sampler_options *s = r->ev->sampling;
     if (!s || !own_config) return own_config;
     json_object_set_new(own_config, "temp", json_real(s->temp));
@@ -170,23 +161,17 @@ static json_t *config(const void *own)
     return own_config;
 }
 
-/* That of ParisKV's second pass, as it finds letters behind a chain of thought. */
-static status choice_pariskv(char *letter, utf8_text output, err *e)
+/* The letter that an output chooses, 0: none. ParisKV finds it as after a chain of thought. */
+static status choice_of(char *letter, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
 {
     char *answer;
     size_t n;
+    bool says = r->rules == BY_KVPRESS && longbench2_says(output, s->answer);
+    *letter = says ? s->answer : longbench2_choice(output);
+    if (r->rules != BY_PARISKV) return ST_OK;
     TRY(metric_answer(&answer, &n, metric_find("gpqa_cot"), output, e));
     *letter = n ? *answer : 0;
     mem_free(answer);
-    return ST_OK;
-}
-
-/* The letter that an output chooses, 0: none. */
-static status choice_of(char *letter, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
-{
-    if (r->rules == BY_PARISKV) return choice_pariskv(letter, output, e);
-    bool says = r->rules == BY_KVPRESS && longbench2_says(output, s->answer);
-    *letter = says ? s->answer : longbench2_choice(output);
     return ST_OK;
 }
 
@@ -197,10 +182,10 @@ static status judgement(json_t **out, const longbench2_run *r, const longbench2_
     TRY(choice_of(&letter, r, s, output, e));
     bool right = letter == s->answer, counts = output.n > 0 || r->rules != OFFICIAL;
     char pred[] = {letter, 0};
-    *out =
-        json_pack("{s:s, s:s%, s:[s], s:s?, s:o, s:o, s:s, s:s}", "id", s->id, "prediction", output.s, output.n,
-                  "answers", answer, "pred", letter ? pred : NULL, "judge", counts ? json_boolean(right) : json_null(),
-                  "score", counts ? json_real(right) : json_null(), "difficulty", s->difficulty, "length", s->length);
+    *out = json_pack("{s:s, s:s%, s:[s], s:s?, s:o, s:o, s:s, s:s}", "id", s->id.s, "prediction", output.s, output.n,
+                     "answers", answer, "pred", letter ? pred : NULL, "judge",
+                     counts ? json_boolean(right) : json_null(), "score", counts ? json_real(right) : json_null(),
+                     "difficulty", s->difficulty.s, "length", s->length.s);
     return ST_OK;
 }
 
@@ -209,7 +194,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text output,
     const longbench2_run *r = own;
     const longbench2_sample *s = sample_of(r, i);
     if (!ev->passes || r->second_pass) return judgement(members, r, s, output, e);
-    *members = json_pack("{s:s, s:s%}", "id", s->id, "prediction", output.s, output.n);
+    *members = json_pack("{s:s, s:s%}", "id", s->id.s, "prediction", output.s, output.n);
     return ST_OK;
 }
 
@@ -259,23 +244,21 @@ static status passed(void *own, evaluation *ev, err *e)
 
 /* Groups of answers: all, by difficulty, by length, and from CELLS on each length with each difficulty. */
 enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CELLS, CATEGORIES = CELLS + 6 };
-static const char *const names[CATEGORIES] = {"overall",      "easy",         "hard",        "short",
-                                              "medium",       "long",         "short, easy", "short, hard",
-                                              "medium, easy", "medium, hard", "long, easy",  "long, hard"};
-
-static answer_group group_of(int category)
-{
-    int difficulty = ANSWER_ANY, length = ANSWER_ANY;
-    if (category >= CELLS) {
-        difficulty = (category - CELLS) % 2;
-        length = (category - CELLS) / 2;
-    } else if (category >= SHORT) {
-        length = category - SHORT;
-    } else if (category >= EASY) {
-        difficulty = category - EASY;
-    }
-    return ANSWERS(difficulty, length, false);
-}
+static const struct {
+    const char *name;
+    answer_group group; /* difficulty, length, is it reasoning? */
+} categories[CATEGORIES] = {{"overall", {{ANSWER_ANY, ANSWER_ANY, false}}},
+                            {"easy", {{0, ANSWER_ANY, false}}},
+                            {"hard", {{1, ANSWER_ANY, false}}},
+                            {"short", {{ANSWER_ANY, 0, false}}},
+                            {"medium", {{ANSWER_ANY, 1, false}}},
+                            {"long", {{ANSWER_ANY, 2, false}}},
+                            {"short, easy", {{0, 0, false}}},
+                            {"short, hard", {{1, 0, false}}},
+                            {"medium, easy", {{0, 1, false}}},
+                            {"medium, hard", {{1, 1, false}}},
+                            {"long, easy", {{0, 2, false}}},
+                            {"long, hard", {{1, 2, false}}}};
 
 /* The answers of all samples, then the reasoning of all. Difficulties other than easy count as hard, lengths other than
  * short and medium as long. */
@@ -284,9 +267,9 @@ static void answer_of(const void *own, size_t i, answer_id *out)
     const longbench2_run *r = own;
     bool first = i >= r->ev->samples.n;
     const longbench2_sample *s = sample_at(r, i % r->ev->samples.n);
-    int length = strcmp(s->length, "short") == 0 ? 0 : strcmp(s->length, "medium") == 0 ? 1 : 2;
+    int length = strcmp(s->length.s, "short") == 0 ? 0 : strcmp(s->length.s, "medium") == 0 ? 1 : 2;
     const char *pass = first ? REASONING : r->ev->passes ? ANSWER : NULL;
-    *out = (answer_id){r->ev->kind->name, pass, s->at.index, {strcmp(s->difficulty, "easy") != 0, length, first}};
+    *out = (answer_id){r->ev->kind->name, pass, s->at.index, {strcmp(s->difficulty.s, "easy") != 0, length, first}};
 }
 
 static double judged(const json_t *line)
@@ -353,9 +336,9 @@ static status print_cells(const answers *a, err *e)
 {
     TRY(out_printf(e, "\nlength, difficulty\n"));
     for (int k = CELLS; k < CATEGORIES; k++) {
-        const answer_group g = group_of(k);
+        const answer_group g = categories[k].group;
         if (answers_count(a, g) == 0) continue;
-        TRY(print_line(a, 2, names[k], g, true, 2, accuracy_of_cell, e));
+        TRY(print_line(a, 2, categories[k].name, g, true, 2, accuracy_of_cell, e));
         TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "    right", ""));
         for (size_t row = 0; row < a->t.ev->rows.n; row++) {
             const answer_cell c = answers_cell(a, row, g);
@@ -372,7 +355,7 @@ static status print_scores(const answers *a, err *e)
 {
     double empty = 0;
     for (int k = 0; k < CELLS; k++)
-        TRY(print_line(a, k == OVERALL ? 0 : 2, names[k], group_of(k), true, 1, accuracy, e));
+        TRY(print_line(a, k == OVERALL ? 0 : 2, categories[k].name, categories[k].group, true, 1, accuracy, e));
     TRY(print_line(a, 0, "overall, compensated", all, false, 1, compensated, e));
     TRY(print_line(a, 0, "outputs without a choice", all, false, 0, without_choice, e));
     for (size_t row = 0; row < a->t.ev->rows.n; row++) {
@@ -393,7 +376,7 @@ static status print_title(const answers *a, err *e)
                       ev->passes                           ? ", chain of thought"
                       : r->prompt == LONGBENCH2_NO_CONTEXT ? ", without the documents"
                                                            : "",
-                      ev->samples.n, rules_names[r->rules], ev->prompter.max_length, ev->n_truncated,
+                      ev->samples.n, rules[r->rules], ev->prompter.max_length, ev->n_truncated,
                       prompt_wrap_name(ev->prompter.wrap));
 }
 
@@ -410,10 +393,11 @@ static json_t *cells_json(const answers *a, size_t row)
 {
     json_t *cells = json_array();
     for (int k = CELLS; k < CATEGORIES; k++) {
-        const answer_cell c = answers_cell(a, row, group_of(k));
-        json_array_append_new(cells, json_pack("{s:s, s:s, s:I, s:I, s:o}", "length", names[SHORT + (k - CELLS) / 2],
-                                               "difficulty", names[EASY + (k - CELLS) % 2], "right", (json_int_t)c.sum,
-                                               "n", (json_int_t)c.n, "accuracy", results_real(accuracy_of_cell(&c))));
+        const answer_cell c = answers_cell(a, row, categories[k].group);
+        json_array_append_new(cells, json_pack("{s:s, s:s, s:I, s:I, s:o}", "length",
+                                               categories[SHORT + (k - CELLS) / 2].name, "difficulty",
+                                               categories[EASY + (k - CELLS) % 2].name, "right", (json_int_t)c.sum, "n",
+                                               (json_int_t)c.n, "accuracy", results_real(accuracy_of_cell(&c))));
     }
     return cells;
 }
@@ -427,8 +411,8 @@ static json_t *row_json(const answers *a, size_t row)
     if (ev->rows.why[row].code != ST_OK) return o;
     json_object_set_new(o, "n", json_integer((json_int_t)overall.n));
     for (int k = 0; k < CELLS; k++) {
-        const answer_cell c = answers_cell(a, row, group_of(k));
-        json_object_set_new(o, names[k], results_real(accuracy(&c)));
+        const answer_cell c = answers_cell(a, row, categories[k].group);
+        json_object_set_new(o, categories[k].name, results_real(accuracy(&c)));
     }
     json_object_set_new(o, "cells", cells_json(a, row));
     json_object_set_new(o, "compensated", results_real(compensated(&overall)));
@@ -451,8 +435,7 @@ static void add_row(json_t **list, const answers *a, size_t row)
 static json_t *options_json(const void *own)
 {
     const longbench2_run *r = own;
-    return json_pack("{s:b, s:b, s:s}", "cot", r->o->cot, "no_context", r->o->no_context, "rules",
-                     rules_names[r->rules]);
+    return json_pack("{s:b, s:b, s:s}", "cot", r->o->cot, "no_context", r->o->no_context, "rules", rules[r->rules]);
 }
 
 static size_t count_answers(const void *own)
@@ -479,13 +462,10 @@ static const sampler_options pariskv_sampling = {.temp = 0.1, .top_k = 20, .top_
 static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
 {
     const longbench2_options *o = r->o;
-    const char *name = o->rules ? o->rules : rules_names[0];
-    while (r->rules < RULES && strcmp(rules_names[r->rules], name) != 0) r->rules++;
-    if (r->rules == RULES)
-        return err_set(e, ST_USAGE, "--rules: '%.40s' is not one of: official pariskv kvpress", o->rules);
+    TRY(cli_choose(&r->rules, o->rules, rules, "--rules", e));
     if (o->cot && o->no_context) return err_set(e, ST_USAGE, "--no-context: there is no such prompt with --cot");
     if (r->rules != OFFICIAL && (o->cot || o->no_context))
-        return err_set(e, ST_USAGE, "--rules %s has its own prompts: not with --cot or --no-context", name);
+        return err_set(e, ST_USAGE, "--rules %s has its own prompts: not with --cot or --no-context", o->rules);
     if (r->rules != BY_PARISKV) return ST_OK;
     if (ev->o->template_name || (ev->o->wrap && ev->prompter.wrap != WRAP_RAW))
         return err_set(e, ST_USAGE, "--rules pariskv: its prompts are raw, without a chat template");
@@ -535,19 +515,13 @@ static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
                                                          .layout = &layout,
                                                          .free = free_run};
 
+#define OWN(field) AT(longbench2_options, field)
+
 static const cli_option options[] = {
-    {.name = "cot",
-     .type = OPTION_FLAG,
-     AT(longbench2_options, cot),
-     .help = "chain of thought: reasoning first, then the answer that follows from it"},
-    {.name = "no-context",
-     .type = OPTION_FLAG,
-     AT(longbench2_options, no_context),
-     .help = "the questions alone, without their documents"},
-    {.name = "rules",
-     .arg = "official|pariskv|kvpress",
-     AT(longbench2_options, rules),
-     .help = "whose prompts, lengths and judgement: the benchmark's (default), ParisKV's two passes, or kvpress's"},
+    OPTION("cot", NULL, FLAG, OWN(cot), "chain of thought: reasoning first, then the answer that follows from it"),
+    OPTION("no-context", NULL, FLAG, OWN(no_context), "the questions alone, without their documents"),
+    OPTION("rules", "official|pariskv|kvpress", TEXT, OWN(rules),
+           "whose prompts, lengths and judgement: the benchmark's (default), ParisKV's two passes, or kvpress's"),
     {0}};
 
 EVALUATION_COMMAND(longbench2, SAMPLE_OPTIONS_GROUPS, "LongBench v2, multiple choice: strategies and budgets compared");
