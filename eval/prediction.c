@@ -136,6 +136,14 @@ status labels_score(double *score, metrics *m, const metric *k, utf8_text said, 
     return st;
 }
 
+status labels_check(metrics *m, const metric *k, const json_t *labels, const char *where, err *e)
+{
+    double unused;
+    err inner = {0};
+    status st = labels_score(&unused, m, k, (utf8_text){"", 0}, labels, &inner);
+    return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);
+}
+
 void prediction_free(prediction *p)
 {
     json_decref(p->root);

@@ -48,6 +48,8 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
 status labels_spell(json_t **out, const json_t *labels, const char *where, const char *field, err *e);
 /* metric_score of a text against a list of texts. */
 status labels_score(double *score, metrics *m, const metric *k, utf8_text said, const json_t *labels, err *e);
+/* Checks that labels can be scored; errors begin with `where`. */
+status labels_check(metrics *m, const metric *k, const json_t *labels, const char *where, err *e);
 void prediction_free(prediction *p);
 
 /* Calls `take` for each line of r, whose name and number precede its errors. field, labels: those of prediction_of. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "eval/results.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
@@ -116,8 +117,8 @@ status prompt_file_template(const char **out, const prompt_file *f, const char *
     return ST_OK;
 }
 
-bool prompt_file_config(const prompt_file *f, json_t *config)
+json_t *prompt_file_config(const prompt_file *f, json_t *config)
 {
-    return json_object_set_new(config, "prompts", json_string(f->name)) == 0 &&
-           json_object_set_new(config, "prompts_sha256", json_string(f->sum)) == 0;
+    return f->name ? results_merge(config, json_pack("{s:s, s:s}", "prompts", f->name, "prompts_sha256", f->sum))
+                   : config;
 }

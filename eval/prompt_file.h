@@ -30,7 +30,8 @@ void prompt_file_close(prompt_file *f);
  * text. ST_FORMAT names file and data set. */
 status prompt_file_template(const char **out, const prompt_file *f, const char *dataset, const char *fields, err *e);
 
-/* Members of a run's configuration: "prompts", the file's name, and "prompts_sha256". False: out of memory. */
-bool prompt_file_config(const prompt_file *f, json_t *config);
+/* Adds the members of a file to a run's configuration and returns it: "prompts", its name, and "prompts_sha256". Takes
+ * config; NULL: out of memory. */
+json_t *prompt_file_config(const prompt_file *f, json_t *config);
 
 #endif

@@ -79,21 +79,13 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
     return metric_find(r->infllm_rules ? t->infllm : t->name);
 }
 
-static status score_sample(double *score, const infinitebench_run *r, const infinitebench_sample *s, utf8_text answer,
-                           err *e)
-{
-    return labels_score(score, r->ev->m, metric_of(r, s->at.dataset), answer, s->labels, e);
-}
-
 /* Labels that cannot be scored are found before anything runs. */
-static status read_sample(const void *own, void *s, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     const infinitebench_run *r = own;
-    double score;
-    err inner = {0};
-    TRY(infinitebench_read(&r->prompts, s, path, where, e));
-    status st = score_sample(&score, r, s, (utf8_text){"", 0}, &inner);
-    return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);
+    const infinitebench_sample *s = own_sample;
+    TRY(infinitebench_read(&r->prompts, own_sample, path, where, e));
+    return labels_check(r->ev->m, metric_of(r, s->at.dataset), s->labels, where, e);
 }
 
 static status make_sample(void *own_sample, const made_place *at, size_t units, err *e)
@@ -219,9 +211,7 @@ static json_t *config(const void *own)
                           infinitebench_prompts_name(&r->prompts), "rules", rules[r->infllm_rules], "lengths",
                           report_sizes(r->source.length, r->source.n_length), "samples",
                           samples_counts(&r->ev->samples, &r->ev->names));
-    if (!o || !r->prompts.file.name || prompt_file_config(&r->prompts.file, o)) return o;
-    json_decref(o);
-    return NULL;
+    return prompt_file_config(&r->prompts.file, o);
 }
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
@@ -229,7 +219,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     const infinitebench_run *r = own;
     const infinitebench_sample *s = sample_at(r, i);
     double score;
-    TRY(score_sample(&score, r, s, answer, e));
+    TRY(labels_score(&score, ev->m, metric_of(r, s->at.dataset), answer, s->labels, e));
     *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "prediction", answer.s,
                          answer.n, "answers", infinitebench_answers(s), "score", score);
     if (metrics_undecided(ev->m)) json_object_set_new(*members, "undecided", json_true());

@@ -69,10 +69,17 @@ status longbench_find(const longbench_dataset **out, const longbench_table *t, c
 
 /* ---- samples ---- */
 
-/* Checks what a run needs in addition to prediction_of. */
-static status check_sample(const longbench_table *t, const longbench_sample *s, const char *where, err *e)
+static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
+    const longbench_table *t = own;
+    longbench_sample *s = own_sample;
+    const json_t *id = json_object_get(s->at.root, "_id");
     size_t n = 0;
+    (void)path;
+    TRY(prediction_of(&s->p, s->at.root, "context", NULL, where, e));
+    TRY(sample_text(&s->input, s->at.root, "input", where, e));
+    if (id && !json_is_string(id)) return err_set(e, ST_FORMAT, "%s: '_id': expected a text", where);
+    s->id = id ? json_string_value(id) : "";
     for (size_t i = 0; i < s->p.n_answers; i++) n += s->p.answers[i].n;
     if (n == 0) return err_set(e, ST_FORMAT, "%s: 'answers': all of them are empty", where);
     if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
@@ -80,18 +87,6 @@ static status check_sample(const longbench_table *t, const longbench_sample *s, 
         return err_set(e, ST_FORMAT, "%s: 'all_classes' is missing", where);
     if (s->p.length < 0 && t->longbench_e) return err_set(e, ST_FORMAT, "%s: 'length' is missing", where);
     return ST_OK;
-}
-
-static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
-{
-    longbench_sample *s = own_sample;
-    const json_t *id = json_object_get(s->at.root, "_id");
-    (void)path;
-    TRY(prediction_of(&s->p, s->at.root, "context", NULL, where, e));
-    TRY(sample_text(&s->input, s->at.root, "input", where, e));
-    if (id && !json_is_string(id)) return err_set(e, ST_FORMAT, "%s: '_id': expected a text", where);
-    s->id = id ? json_string_value(id) : "";
-    return check_sample(own, s, where, e);
 }
 
 void longbench_drop(void *s)

@@ -3,7 +3,6 @@
  * of the official eval.py for one file of predictions. */
 #include "config.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "cli/command.h"
@@ -51,12 +50,9 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const longbench_run *r = own;
-    json_t *o = json_pack("{s:b, s:s, s:o}", "longbench_e", r->o->by_length, "protocol",
-                          r->ev->prompter.decode ? "decode" : "prefill", "samples",
+    json_t *o = json_pack("{s:b, s:s, s:o}", "longbench_e", r->o->by_length, "protocol", protocol_of(r->ev), "samples",
                           samples_counts(&r->ev->samples, &r->ev->names));
-    if (!o || !r->file.name || prompt_file_config(&r->file, o)) return o;
-    json_decref(o);
-    return NULL;
+    return prompt_file_config(&r->file, o);
 }
 
 /* The official code scores a file with the classes of its last line. */
@@ -159,8 +155,8 @@ static status print_title(const answers *a, err *e)
                       "LongBench%s: %zu samples, prompts of at most %zu tokens (%zu cut in the middle), "
                       "wrap %s, protocol %s%s%s",
                       r->o->by_length ? "-E" : "", ev->samples.n, ev->prompter.max_length, ev->n_truncated,
-                      prompt_wrap_name(ev->prompter.wrap), ev->prompter.decode ? "decode" : "prefill",
-                      r->file.name ? ", prompts " : "", r->file.name ? r->file.name : "");
+                      prompt_wrap_name(ev->prompter.wrap), protocol_of(ev), r->file.name ? ", prompts " : "",
+                      r->file.name ? r->file.name : "");
 }
 
 static void add_cells(json_t **list, const answers *a, size_t row)
@@ -294,19 +290,21 @@ static status print_scores(const longbench_options *o, const longbench_dataset *
     return st == ST_OK ? out_flush(e) : st;
 }
 
-static status score_only(const longbench_options *o, const char *dir, metrics *m, err *e)
+static status score_only(const longbench_options *o, err *e)
 {
-    const result_options *out = &o->common.run.out;
+    const run_options *run = &o->common.run;
+    const char *more = o->common.data ? "--data" : run->out.output ? "-o" : o->prompts ? "--prompts" : NULL;
+    metrics *m = NULL;
     longbench_table t = {0};
     longbench_scores s = {0};
     const longbench_dataset *d;
+    const char *dir;
     status st;
-    if (out->json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
-    if (o->common.data || out->output || o->prompts)
-        return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s",
-                       o->common.data ? "--data"
-                       : out->output  ? "-o"
-                                      : "--prompts");
+    TRY(ranks_refuse(run->engine.device.ranks, "--score", e));
+    if (run->out.json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
+    if (more) return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s", more);
+    TRY(cli_data_dir(&dir, e));
+    TRY_GOTO(metrics_open(&m, dir, e));
     TRY_GOTO(longbench_open(&t, dir, e));
     TRY_GOTO(dataset_of(&d, &t, o, e));
     TRY_GOTO(longbench_score_file(m, d, o->score, o->by_length, &s, e));
@@ -314,21 +312,14 @@ static status score_only(const longbench_options *o, const char *dir, metrics *m
 done:
     longbench_scores_free(&s);
     longbench_close(&t);
+    metrics_destroy(m);
     return st;
 }
 
 static status cmd_longbench(void *options, err *e)
 {
     const longbench_options *o = options;
-    metrics *m = NULL;
-    const char *dir;
-    if (!o->score) return evaluation_run(&evaluation_of_longbench, o, e);
-    TRY(ranks_refuse(o->common.run.engine.device.ranks, "--score", e));
-    TRY(cli_data_dir(&dir, e));
-    status st = metrics_open(&m, dir, e);
-    if (st == ST_OK) st = score_only(o, dir, m, e);
-    metrics_destroy(m);
-    return st;
+    return o->score ? score_only(o, e) : evaluation_run(&evaluation_of_longbench, o, e);
 }
 
 #define OWN(field) AT(longbench_options, field)

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "eval/prediction.h"
@@ -90,26 +91,19 @@ status scbench_refuse(const scbench_task *t, const char *where, err *e)
                    where, t->name);
 }
 
-/* A context that is a list of numbers, as that of scbench_mf, becomes what Python writes. */
+/* A context that is a list of whole numbers, as that of scbench_mf, becomes what Python writes. */
 static status spell_numbers(json_t *root, err *e)
 {
     const json_t *list = json_object_get(root, "context"), *one;
-    prompt_text t = {0};
-    char number[32];
     size_t i;
-    bool whole = true;
+    bool whole = json_is_array(list);
     json_array_foreach(list, i, one) whole &= json_is_integer(one);
-    if (!json_is_array(list) || !whole) return ST_OK;
-    status st = prompt_add(&t, "[", 1, e);
-    json_array_foreach(list, i, one)
-    {
-        snprintf(number, sizeof number, "%s%lld", i > 0 ? ", " : "", (long long)json_integer_value(one));
-        if (st == ST_OK) st = prompt_add(&t, number, strlen(number), e);
-    }
-    if (st == ST_OK) st = prompt_add(&t, "]", 1, e);
-    if (st == ST_OK && json_object_set_new(root, "context", json_stringn(t.s, t.n)) != 0)
-        st = err_set(e, ST_NOMEM, "out of memory");
-    mem_free(t.s);
+    if (!whole) return ST_OK;
+    char *text = json_dumps(list, 0);
+    status st = text && json_object_set_new(root, "context", json_string(text)) == 0
+                    ? ST_OK
+                    : err_set(e, ST_NOMEM, "out of memory");
+    free(text);
     return st;
 }
 

@@ -49,7 +49,7 @@ int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t
 
 /* ---- fields ---- */
 
-/* The right answer as str() writes it. */
+/* Sets *out to the right answer as str() writes it. */
 static status answer_text(prompt_text *out, const scbench_turn *t, err *e)
 {
     json_t *list = NULL, *one;
@@ -79,9 +79,9 @@ static status prefix_text(prompt_text *out, const scbench_turn *t, err *e)
     return found ? ST_OK : err_set(e, ST_FORMAT, "'input' asks for nothing like \"The largest number is\"");
 }
 
-/* Fills a template for a turn; before: the turn whose answer is put in. */
-static status fill(prompt_text *out, const char *template, const scbench_sample *s, const scbench_turn *t,
-                   const scbench_turn *before, const scbench_turn *prefix_of, err *e)
+/* Appends a template filled for a turn; before: the turn whose answer is put in. */
+static status add_filled(prompt_text *out, const char *template, const scbench_sample *s, const scbench_turn *t,
+                         const scbench_turn *before, const scbench_turn *prefix_of, err *e)
 {
     prompt_text answer = {0}, prefix = {0};
     status st = before && strstr(template, "{pre_ans}") ? answer_text(&answer, before, e) : ST_OK;
@@ -92,7 +92,7 @@ static status fill(prompt_text *out, const char *template, const scbench_sample 
                                       {"{OPTION_B}", t->option[1]},       {"{OPTION_C}", t->option[2]},
                                       {"{OPTION_D}", t->option[3]},       {"{prefix}", p},
                                       {"{pre_ans}", {answer.s, answer.n}}};
-    if (st == ST_OK) st = prompt_fill(out, template, f, N_FIELDS, e);
+    if (st == ST_OK) st = prompt_append(out, template, f, N_FIELDS, e);
     mem_free(answer.s);
     mem_free(prefix.s);
     return st;
@@ -103,47 +103,18 @@ static status fill(prompt_text *out, const char *template, const scbench_sample 
 /* A word that no text has; what stands around it in a rendered conversation is the template's. */
 static const char MARK[] = "[SEPSEPSEP]";
 
-/* The text of a conversation before or behind the mark in it, which takes the place of *to. */
-static status around_mark(prompt_text *to, const prompter *how, const chat_message *m, size_t n, bool behind, err *e)
+/* Appends the text of a conversation before or after the mark in it. */
+static status add_around(prompt_text *out, const prompter *how, const chat_message *m, size_t n, bool after, err *e)
 {
-    prompt_text all = {0}, part = {0};
-    TRY(chat_render(how->tok, how->chat_template, m, n, &all.s, &all.n, e));
-    const char *mark = strstr(all.s, MARK);
-    status st = mark ? ST_OK : err_set(e, ST_FORMAT, "the chat template drops a message");
-    if (st == ST_OK && behind) st = prompt_add(&part, mark + strlen(MARK), strlen(mark) - strlen(MARK), e);
-    else if (st == ST_OK) st = prompt_add(&part, all.s, (size_t)(mark - all.s), e);
-    mem_free(all.s);
-    if (st != ST_OK) return st;
-    mem_free(to->s);
-    *to = part;
-    return ST_OK;
-}
-
-/* The context as the beginning of a user's message. */
-static status open_message(prompt_text *to, const prompter *how, err *e)
-{
-    TRY(prompt_add(to, MARK, strlen(MARK), e));
-    const chat_message m = {"user", to->s};
-    return around_mark(to, how, &m, 1, false, e);
-}
-
-/* A question as the end of one. */
-static status close_message(prompt_text *to, const prompter *how, err *e)
-{
-    prompt_text marked = {0};
-    TRY(prompt_add(&marked, MARK, strlen(MARK), e));
-    status st = prompt_add(&marked, to->s, to->n, e);
-    const chat_message m = {"user", marked.s};
-    if (st == ST_OK) st = around_mark(to, how, &m, 1, true, e);
-    mem_free(marked.s);
+    char *all;
+    size_t len;
+    TRY(chat_render(how->tok, how->chat_template, m, n, &all, &len, e));
+    const char *mark = strstr(all, MARK);
+    status st = !mark   ? err_set(e, ST_FORMAT, "the chat template drops a message")
+                : after ? prompt_puts(out, mark + strlen(MARK), e)
+                        : prompt_add(out, all, (size_t)(mark - all), e);
+    mem_free(all);
     return st;
-}
-
-/* What the template writes behind an answer up to the next one, with a question as the user's message. */
-static status behind_answer(prompt_text *to, const prompter *how, err *e)
-{
-    const chat_message m[] = {{"user", "x"}, {"assistant", MARK}, {"user", to->s}};
-    return around_mark(to, how, m, 3, true, e);
 }
 
 /* The end token that the text begins with is cut off, and is *ends; else the model's first one. */
@@ -166,66 +137,57 @@ static status cut_end(prompt_text *to, int32_t *ends, const scbench_asking *a, e
     return ST_OK;
 }
 
-/* A question as the user's message behind the assistant's answer, which is `answer`. */
-static status next_message(prompt_text *to, const prompter *how, const scbench_turn *answer, err *e)
-{
-    prompt_text said = {0};
-    status st = behind_answer(to, how, e);
-    if (st == ST_OK) st = answer_text(&said, answer, e);
-    if (st == ST_OK) st = prompt_add(&said, to->s, to->n, e);
-    if (st != ST_OK) {
-        mem_free(said.s);
-        return st;
-    }
-    mem_free(to->s);
-    *to = said;
-    return ST_OK;
-}
-
 /* ---- parts ---- */
 
-static bool is_named(size_t task, const char *name)
+/* Of requests: the context, then questions, both parts of one message. mf's context is introduced by the first turn's
+ * input. */
+static status request_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
-    return strcmp(scbench_tasks[task].name, name) == 0;
+    const bool chat = a->how->wrap != WRAP_RAW;
+    const scbench_turn *t = &s->turn[part ? part - 1 : 0];
+    const char *template = template_of(a->prompts, "context_and_query", s->at.dataset, part > 0);
+    prompt_text text = {0}, *to = chat ? &text : out;
+    if (!template) template = template_of(a->prompts, "follow_up_chat", s->at.dataset, 0);
+    status st = chat && part > 0 ? prompt_puts(to, MARK, e) : ST_OK;
+    if (st == ST_OK) st = add_filled(to, template, s, t, NULL, part ? t : NULL, e);
+    if (st == ST_OK && chat && part == 0) st = prompt_puts(to, MARK, e);
+    if (st == ST_OK && chat) st = add_around(out, a->how, &(chat_message){"user", text.s}, 1, part > 0, e);
+    mem_free(text.s);
+    return st;
 }
 
-/* Of requests: the context, then questions. mf's context is introduced by the first turn's input. */
-static status request_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, bool chat,
-                           err *e)
-{
-    if (part == 0) {
-        TRY(fill(out, template_of(a->prompts, "context_and_query", s->at.dataset, 0), s, &s->turn[0], NULL, NULL, e));
-        return chat ? open_message(out, a->how, e) : ST_OK;
-    }
-    const scbench_turn *t = &s->turn[part - 1];
-    const char *query = template_of(a->prompts, "context_and_query", s->at.dataset, 1);
-    if (!query) query = template_of(a->prompts, "follow_up_chat", s->at.dataset, 0);
-    TRY(fill(out, query, s, t, NULL, t, e));
-    return chat ? close_message(out, a->how, e) : ST_OK;
-}
-
-/* Of turns: the context with the first question, then answers with the next questions. In a chat, follow-ups of mf have
- * the last turn's prefix, and those of summary begin the answer: so it is in the original. */
-static status turn_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, bool chat,
-                        err *e)
+/* The next question after an answer: what the template writes from the end of the answer on. Follow-ups of mf have the
+ * last turn's prefix, and those of summary begin the answer: so it is in the original. */
+static status next_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
     const scbench_turn *t = &s->turn[part], *last = &s->turn[s->n_turns - 1];
-    if (part == 0) {
-        TRY(fill(out, template_of(a->prompts, "first_turn", s->at.dataset, 0), s, t, NULL, t, e));
-        return chat ? prompt_to_chat(out, a->how->tok, a->how->chat_template, e) : ST_OK;
-    }
-    const char *group = chat || a->own ? "follow_up_chat" : "follow_up_plain";
-    TRY(fill(out, template_of(a->prompts, group, s->at.dataset, 0), s, t, t - 1, chat ? last : t, e));
-    if (!chat) return ST_OK;
-    TRY(a->own ? behind_answer(out, a->how, e) : next_message(out, a->how, t - 1, e));
-    return is_named(s->at.dataset, "scbench_summary") ? prompt_add(out, "This paper", strlen("This paper"), e) : ST_OK;
+    prompt_text question = {0};
+    status st =
+        add_filled(&question, template_of(a->prompts, "follow_up_chat", s->at.dataset, 0), s, t, t - 1, last, e);
+    const chat_message m[] = {{"user", "x"}, {"assistant", MARK}, {"user", question.s}};
+    if (st == ST_OK && !a->own) st = answer_text(out, t - 1, e);
+    if (st == ST_OK) st = add_around(out, a->how, m, 3, true, e);
+    if (st == ST_OK && strcmp(scbench_tasks[s->at.dataset].name, "scbench_summary") == 0)
+        st = prompt_puts(out, "This paper", e);
+    mem_free(question.s);
+    return st;
+}
+
+/* Of turns: the context with the first question, then answers with the next questions. */
+static status turn_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
+{
+    const scbench_turn *t = &s->turn[part];
+    const bool chat = a->how->wrap != WRAP_RAW;
+    if (part > 0 && chat) return next_text(out, a, s, part, e);
+    const char *group = part == 0 ? "first_turn" : a->own ? "follow_up_chat" : "follow_up_plain";
+    TRY(add_filled(out, template_of(a->prompts, group, s->at.dataset, 0), s, t, part ? t - 1 : NULL, t, e));
+    return chat ? prompt_to_chat(out, a->how->tok, a->how->chat_template, e) : ST_OK;
 }
 
 status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
-    bool chat = a->how->wrap != WRAP_RAW;
     *out = (prompt_text){0};
-    return (a->requests ? request_text : turn_text)(out, a, s, part, chat, e);
+    return (a->requests ? request_text : turn_text)(out, a, s, part, e);
 }
 
 void scbench_parts_cut(scbench_parts *p, size_t most)

@@ -75,22 +75,13 @@ static const metric *metric_of(const scbench_sample *s, size_t turn)
     return metric_find(scbench_tasks[s->turn[turn].task].metric);
 }
 
-static status score_turn(double *score, const scbench_run *r, const scbench_sample *s, size_t turn, utf8_text said,
-                         err *e)
-{
-    return labels_score(score, r->ev->m, metric_of(s, turn), said, s->turn[turn].labels, e);
-}
-
 /* Labels that cannot be scored are found before anything runs. */
-static status read_sample(const void *own, void *s, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
-    TRY(scbench_read(NULL, s, path, where, e));
-    for (size_t i = 0; i < ((scbench_sample *)s)->n_turns; i++) {
-        err inner = {0};
-        double score;
-        status st = score_turn(&score, own, s, i, (utf8_text){"", 0}, &inner);
-        if (st != ST_OK) return err_set(e, st, "%s: %.140s", where, inner.msg);
-    }
+    const scbench_run *r = own;
+    const scbench_sample *s = own_sample;
+    TRY(scbench_read(NULL, own_sample, path, where, e));
+    for (size_t i = 0; i < s->n_turns; i++) TRY(labels_check(r->ev->m, metric_of(s, i), s->turn[i].labels, where, e));
     return ST_OK;
 }
 
@@ -243,8 +234,7 @@ static status judge(void *own, const evaluation *ev, size_t item, utf8_text answ
     size_t turn;
     const scbench_sample *s = sample_at(r, sample_of(r, r->first, item, &turn));
     double score;
-    (void)ev;
-    TRY(score_turn(&score, r, s, turn, answer, e));
+    TRY(labels_score(&score, ev->m, metric_of(s, turn), answer, s->turn[turn].labels, e));
     *members = json_pack("{s:O*, s:s, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "task",
                          scbench_tasks[s->turn[turn].task].name, "prediction", answer.s, answer.n, "answers",
                          s->turn[turn].labels, "score", score);
