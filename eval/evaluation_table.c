@@ -33,21 +33,20 @@ void evaluation_table_close(evaluation_table *t)
 
 status evaluation_table_head(const evaluation_table *t, err *e)
 {
+    static const char *const names[] = {"strategy", "budget", "budget counts"};
     const lineup *l = &t->ev->rows;
     char budget[24], counts[16];
-    TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "strategy", "n"));
-    for (size_t i = 0; i < l->n; i++) TRY(out_printf(e, "  %*s", t->width[i], l->run[i].spec.text));
-    TRY(out_printf(e, "\n%-*s %5s", EVALUATION_NAME_WIDTH, "budget", ""));
-    for (size_t i = 0; i < l->n; i++) {
-        lineup_budget_text(budget, sizeof budget, &l->run[i].spec);
-        TRY(out_printf(e, "  %*s", t->width[i], budget));
+    for (int line = 0; line < 3; line++) {
+        TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, names[line], line == 0 ? "n" : ""));
+        for (size_t i = 0; i < l->n; i++) {
+            const attn_spec *spec = &l->run[i].spec;
+            lineup_budget_text(budget, sizeof budget, spec);
+            attn_budget_counts(spec, counts);
+            TRY(out_printf(e, "  %*s", t->width[i], line == 0 ? spec->text : line == 1 ? budget : counts));
+        }
+        TRY(out_printf(e, "\n"));
     }
-    TRY(out_printf(e, "\n%-*s %5s", EVALUATION_NAME_WIDTH, "budget counts", ""));
-    for (size_t i = 0; i < l->n; i++) {
-        attn_budget_counts(&l->run[i].spec, counts);
-        TRY(out_printf(e, "  %*s", t->width[i], counts));
-    }
-    return out_printf(e, "\n\n");
+    return out_printf(e, "\n");
 }
 
 status evaluation_table_line(const evaluation_table *t, int indent, const char *name, size_t samples, int decimals,

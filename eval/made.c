@@ -182,7 +182,8 @@ status made_add(evaluation *ev, made_source *s, err *e)
             progress_set(bar, ++done, total * n);
         }
     progress_end(bar);
-    return st == ST_OK ? samples_keep(&ev->samples, &(sample_source){0}, e) : st;
+    samples_keep(&ev->samples, &(sample_source){0});
+    return st;
 }
 
 void made_close(made_source *s)

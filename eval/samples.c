@@ -101,18 +101,12 @@ void samples_remove(sample_list *l, size_t i)
     memmove(s, s + l->size, (--l->n - i) * l->size);
 }
 
-typedef struct {
-    sample_head at;
-    uint64_t draw;
-    size_t number;
-} drawn;
-
 static int by_draw(const void *a, const void *b)
 {
-    const drawn *x = a, *y = b;
-    if (x->at.dataset != y->at.dataset) return x->at.dataset < y->at.dataset ? -1 : 1;
+    const sample_head *x = a, *y = b;
+    if (x->dataset != y->dataset) return x->dataset < y->dataset ? -1 : 1;
     if (x->draw != y->draw) return x->draw < y->draw ? -1 : 1;
-    return x->at.index < y->at.index ? -1 : x->at.index > y->at.index;
+    return x->index < y->index ? -1 : x->index > y->index;
 }
 
 static uint64_t draw_of(uint64_t seed, const sample_head *s)
@@ -123,44 +117,30 @@ static uint64_t draw_of(uint64_t seed, const sample_head *s)
     return rng_next(&r);
 }
 
-/* Sorts `all` by draw, drops samples beyond the limit, and sorts the rest by index; returns their number. */
-static size_t choose(drawn *all, const sample_list *l, const sample_source *from)
+static void sort(sample_list *l)
 {
-    size_t kept = 0;
-    int64_t of_dataset = 0;
-    qsort(all, l->n, sizeof *all, by_draw);
-    for (size_t i = 0; i < l->n; i++) {
-        of_dataset = i > 0 && all[i].at.dataset == all[i - 1].at.dataset ? of_dataset + 1 : 0;
-        if (from->limit == 0 || of_dataset < from->limit) all[kept++] = all[i];
-        else sample_drop(l, samples_at(l, all[i].number));
-    }
-    for (size_t i = 0; i < kept; i++) all[i].draw = 0;
-    qsort(all, kept, sizeof *all, by_draw);
-    return kept;
+    if (l->n > 0) qsort(l->s, l->n, l->size, by_draw);
 }
 
-status samples_keep(sample_list *l, const sample_source *from, err *e)
+void samples_keep(sample_list *l, const sample_source *from)
 {
-    drawn *all;
-    char *sorted;
-    TRY(mem_alloc((void **)&sorted, l->n, l->size, "samples", e));
-    status st = MEM_NEW(&all, l->n, e);
-    if (st != ST_OK) {
-        mem_free(sorted);
-        return st;
+    size_t kept = 0, dataset = SIZE_MAX;
+    int64_t of_dataset = 0;
+    for (size_t i = 0; from->sampled && i < l->n; i++) {
+        sample_head *s = samples_at(l, i);
+        s->draw = draw_of(from->seed, s);
     }
+    sort(l);
     for (size_t i = 0; i < l->n; i++) {
-        const sample_head *s = samples_at(l, i);
-        all[i] = (drawn){*s, from->sampled ? draw_of(from->seed, s) : 0, i};
+        sample_head *s = samples_at(l, i);
+        of_dataset = s->dataset == dataset ? of_dataset + 1 : 0;
+        dataset = s->dataset;
+        s->draw = 0;
+        if (from->limit > 0 && of_dataset >= from->limit) sample_drop(l, s);
+        else memmove(samples_at(l, kept++), s, l->size);
     }
-    l->cap = l->n;
-    size_t kept = choose(all, l, from);
-    for (size_t i = 0; i < kept; i++) memcpy(sorted + i * l->size, samples_at(l, all[i].number), l->size);
-    mem_free(l->s);
-    mem_free(all);
-    l->s = sorted;
     l->n = kept;
-    return ST_OK;
+    sort(l);
 }
 
 size_t samples_count(const sample_list *l, size_t dataset)
@@ -391,7 +371,8 @@ status samples_read(sample_list *l, const sample_reader *r, const sample_source 
     mem_free(word);
     mem_free(store);
     mem_free(g.count);
-    return st == ST_OK ? samples_keep(l, from, e) : st;
+    if (st == ST_OK) samples_keep(l, from);
+    return st;
 }
 
 /* ---- texts ---- */

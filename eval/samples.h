@@ -48,6 +48,7 @@ typedef struct {
     size_t dataset; /* row of the benchmark's table */
     int64_t index;  /* number within its dataset, from 0, in the order of the data */
     json_t *root;   /* record that holds the texts; NULL: none */
+    uint64_t draw;  /* of samples_keep */
 } sample_head;
 
 /* Samples of one type. Zeroed but for size and drop: empty. samples_free also after an error. */
@@ -71,7 +72,7 @@ status samples_push(sample_list *l, void *s, err *e);
 void samples_remove(sample_list *l, size_t i);
 /* Keeps the samples that the source asks for: the first of each dataset, or those that its seed draws, which follow
  * from seed, dataset and index alone. Sorts them by dataset, then by index. */
-status samples_keep(sample_list *l, const sample_source *from, err *e);
+void samples_keep(sample_list *l, const sample_source *from);
 /* Returns the number of samples of a dataset. */
 size_t samples_count(const sample_list *l, size_t dataset);
 /* Returns {name: number of samples} of the datasets that have some, in the order of the list. */

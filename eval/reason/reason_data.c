@@ -227,7 +227,8 @@ status reason_data_read(reason_data *out, const sample_source *s, err *e)
     mem_free(word);
     mem_free(store);
     if (st == ST_OK && out->problems->n == 0) st = err_set(e, ST_FORMAT, "--data: there are shots, but no problems");
-    return st == ST_OK ? samples_keep(out->problems, s, e) : st;
+    if (st == ST_OK) samples_keep(out->problems, s);
+    return st;
 }
 
 status reason_data_read_shots(reason_data *out, const char *option, const char *path, err *e)
