@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     const evaluation *ev;
     sampler_options sampling;
-    size_t n_new, shortest; /* most new tokens; tokens of the shortest prompt so far */
+    size_t shortest; /* tokens of the shortest prompt so far */
 } mrcr_run;
 
 static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
@@ -31,13 +31,17 @@ static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
 
 /* ---- prompts ---- */
 
-/* Official prompts have room for answers of any length; here an answer takes at most half of the window. */
+/* Returns the most new tokens. Official prompts have room for answers of any length; here an answer takes at most half
+ * of the window. */
+static size_t new_tokens(const evaluation *ev)
+{
+    return ev->window / 2 < NEW ? (size_t)(ev->window / 2) : NEW;
+}
+
 static status max_length(size_t *out, const evaluation *ev, err *e)
 {
-    mrcr_run *r = ev->own;
-    r->n_new = ev->window / 2 < NEW ? (size_t)(ev->window / 2) : NEW;
-    if (r->n_new == 0) return err_set(e, ST_USAGE, "--ctx %lld: no room for an answer", (long long)ev->window);
-    *out = (size_t)ev->window - r->n_new;
+    if (ev->window < 2) return err_set(e, ST_USAGE, "--ctx %lld: no room for an answer", (long long)ev->window);
+    *out = (size_t)ev->window - new_tokens(ev);
     return ST_OK;
 }
 
@@ -45,12 +49,12 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
 static status check_length(const mrcr_run *r, const evaluation *ev, evaluation_item *x, err *e)
 {
     const size_t n = x->tokens.n_tokens, most = ev->prompter.max_length;
-    x->left_out = n > most || n + r->n_new > (size_t)ev->window;
+    x->left_out = n > most || n + new_tokens(ev) > (size_t)ev->window;
     if (!x->left_out || ev->samples.n > 1) return ST_OK;
     return err_set(e, ST_USAGE,
                    "--ctx: none of the %zu prompts has at most %zu tokens, which %zu new ones leave of a window of "
                    "%lld; the shortest has %zu",
-                   ev->n_left_out + 1, most, r->n_new, (long long)ev->window, r->shortest);
+                   ev->n_left_out + 1, most, new_tokens(ev), (long long)ev->window, r->shortest);
 }
 
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
@@ -70,7 +74,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     token_list_free(&answer);
     if (n < r->shortest) r->shortest = n;
     out->random = evaluation_random(ev->o->run.seed.value, out->index, 0);
-    out->n_new = r->n_new;
+    out->n_new = new_tokens(ev);
     return st == ST_OK ? check_length(r, ev, out, e) : st;
 }
 
@@ -79,7 +83,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const mrcr_run *r = own;
-    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)r->n_new, "samples",
+    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)new_tokens(r->ev), "samples",
                      (json_int_t)r->ev->samples.n, "left_out", (json_int_t)r->ev->n_left_out, "temp", r->sampling.temp);
 }
 

@@ -20,8 +20,10 @@ check "a run that was ended goes on to the same results" same_results "$tmp/whol
 mrcr --wrap raw --limit 1
 check "without a template" test "$status" -eq 0
 long=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/whole.jsonl" | sort -n | tail -n 1)
-mrcr --max-length $((long - 1)) --attn full
+mrcr --max-length $((long - 1)) --attn full -o "$tmp/short.jsonl"
 out_has "MRCR: 3 samples (1 too long" "what does not fit is left out, not cut"
+new_tokens() { sed -n '1s/.*"new_tokens":\([0-9]*\).*/\1/p' "$1"; }
+check "answers are as long with --max-length" test "$(new_tokens "$tmp/short.jsonl")" = "$(new_tokens "$tmp/whole.jsonl")"
 refused 2 "none of the 4 prompts has at most" "a window for none of them" eval mrcr -m "$m" --ctx 300
 
 # Scores, by a file of answers: the mean of each number of needles and each length.
