@@ -3,7 +3,8 @@
  * that travel across layers. doc/methods.md section 9.
  *
  * Statistics, weights and probe use queries rotated at the fixed distance of far tokens, and run over the prompt tokens
- * of a layer so far. In decode steps the query is the probe. *
+ * of a layer so far. In decode steps the query is the probe.
+ *
  * The question in the probe (ActQKV 5.1 and its code; doc/methods.md 9.3): behind the first prompt window that ends
  * beyond question and band, z is for each query head the mean of the question's queries, at the fixed distance, whose
  * tokens have the largest band mass. Later windows of the prompt add its cosines to their scores. A weight of 0:

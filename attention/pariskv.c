@@ -54,7 +54,7 @@ typedef struct {
     buf *id, *code, *count, *counted, *mean;
     buf sign;
     buf probe;          /* mean queries [n_kv_heads][head_dim] */
-    buf y, norm;        /* rotated queries [n_heads][dim], and their norms */
+    buf y, norm;        /* rotated queries [n_kv_heads][dim], and their norms */
     buf bonus, score;   /* u8 [n_kv_heads][n_tokens] */
     buf cand;           /* i32, the same shape */
     buf final;          /* f32 [n_kv_heads][n_tokens] */
@@ -259,6 +259,7 @@ static attn_seg find(const attn_view *v, int layer, const kv_rows *rows, buf q)
     o->resolve(v->be, s->idx, stride, lists, kv, s->cand, x.cap);
     return (attn_seg){.rows = rows, .range = lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};
 }
+
 /* ---- a forward ---- */
 
 static void set_ranges(attn_view *v, int layer, bool prompt, int64_t n)

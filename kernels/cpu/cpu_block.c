@@ -176,5 +176,3 @@ void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int
     }
     if (m->read.p) *(uint64_t *)(void *)m->read.p += old * m->n_heads * sizeof(float);
 }
-
-/* Lists apart, their sum in order. */

@@ -378,7 +378,7 @@ static __device__ __forceinline__ void round_queries(signed char *p, float *larg
     }
 }
 
-/* What fier_head_bytes counts of the tokens [from, end). */
+/* Returns what fier_head_bytes counts of the tokens [from, to). */
 template <class T> static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int64_t to)
 {
     int64_t g = (int64_t)x.group;

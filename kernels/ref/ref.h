@@ -14,8 +14,7 @@ CORE_OPS(OP_DECLARE, ref_, ref_)
 OP_FAMILIES(REF_DECLARE)
 TIER_OPS(OP_DECLARE, ref_tier_, ref_tier_)
 CERTIFY_OPS(OP_DECLARE, ref_certify_, ref_certify_)
-/* One table; what is read of the samples. */
-/* code [cap]: those of a table. */
+/* Fills one table of codes [cap]; counts what is read of the samples. */
 void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, const uint16_t *code, slot_range range);
 void ref_lsh_count(const lsh_job *j);
 extern const tier_ops ref_tier;
