@@ -187,8 +187,11 @@ static json_t *averages_json(const answers_layout *l, const answers *a)
     for (size_t row = 0; row < a->t.ev->rows.n; row++) {
         json_t *o = evaluation_row_json(a->t.ev, row);
         if (l->averages) l->averages(o, a, row);
-        else if (a->t.ev->rows.why[row].code == ST_OK)
-            json_object_set_new(o, "average", results_real(answers_average(a, row, a->t.ev->names.n, NULL)));
+        else {
+            bool ran = a->t.ev->rows.why[row].code == ST_OK;
+            double average = ran ? answers_average(a, row, a->t.ev->names.n, NULL) : (double)NAN;
+            json_object_set_new(o, "average", results_real(average));
+        }
         json_add(&list, o);
     }
     return list;

@@ -40,22 +40,22 @@ status made_lengths(made_source *s, const char *lengths, size_t most, err *e)
     for (size_t i = 0; i < MADE_DATASETS; i++) any |= s->made[i];
     if (!any) return err_set(e, ST_USAGE, "--length: none of the tasks is made");
     TRY(cli_parse_sizes(&s->length, &s->n_length, lengths, "", "--length", e));
-    for (size_t i = 0; i < s->n_length; i++)
-        for (size_t k = 0; k < i; k++)
-            if (s->length[k] == s->length[i])
-                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)s->length[i]);
     return s->n_length <= most ? ST_OK : err_set(e, ST_USAGE, "--length %s: expected one length", lengths);
 }
 
 status made_read(evaluation *ev, const made_source *s, err *e)
 {
-    bool of_files[MADE_DATASETS], any = false;
-    for (size_t i = 0; i < ev->names.n; i++) any |= of_files[i] = s->wanted[i] && !s->made[i];
+    bool of_files[MADE_DATASETS], any = false, any_made = false;
+    for (size_t i = 0; i < ev->names.n; i++) {
+        any |= of_files[i] = s->wanted[i] && !s->made[i];
+        any_made |= s->made[i];
+    }
     const sample_reader r = {
         .names = &ev->names, .datasets = s->named, .wanted = of_files, .read = s->read, .own = s->own};
     if (!any) return (ev->samples.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     TRY(samples_read(&ev->samples, &r, &ev->source, e));
-    return ev->samples.n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
+    if (ev->samples.n > 0 || (any_made && !ev->o->data)) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: no samples of the tasks", ev->o->data ? "--data" : "--dataset");
 }
 
 /* ---- as many units as fit ---- */
@@ -150,6 +150,17 @@ static status set_length(int64_t *length, const evaluation *ev, err *e)
                    (long long)ev->window);
 }
 
+static status set_lengths(made_source *s, const evaluation *ev, err *e)
+{
+    for (size_t i = 0; i < s->n_length; i++) {
+        TRY(set_length(&s->length[i], ev, e));
+        for (size_t k = 0; k < i; k++)
+            if (s->length[k] == s->length[i])
+                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)s->length[i]);
+    }
+    return ST_OK;
+}
+
 static status make_one(evaluation *ev, const made_source *s, const made_place *at, int64_t index, err *e)
 {
     sample_head *sample;
@@ -171,7 +182,7 @@ status made_add(evaluation *ev, made_source *s, err *e)
     status st = ST_OK;
     for (size_t t = 0; t < ev->names.n; t++) total += s->made[t];
     if (total > 0 && !s->length) TRY(MEM_NEW(&s->length, s->n_length = 1, e));
-    for (size_t i = 0; i < s->n_length; i++) TRY(set_length(&s->length[i], ev, e));
+    TRY(set_lengths(s, ev, e));
     const int64_t n = (int64_t)s->n_length * count;
     if (total == 0) return ST_OK;
     progress *bar = progress_start("making samples");

@@ -121,7 +121,8 @@ static status read_choice(infinitebench_sample *s, const char *where, err *e)
     for (int i = 0; i < SAMPLE_OPTIONS; i++) add_field(s, names[i], option[i].s, option[i].n);
     size_t n = json_array_size(s->labels);
     const json_t *second = json_array_get(s->labels, 1);
-    if (n == 2 && json_string_length(second) == 1 && strchr("ABCD", *json_string_value(second))) return ST_OK;
+    const char letter = json_string_length(second) == 1 ? *json_string_value(second) : 0;
+    if (n == 2 && letter >= 'A' && letter <= 'D') return ST_OK;
     if (n != 1) return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
     json_t *label = s->labels;
     const json_t *first = json_array_get(label, 0);

@@ -71,6 +71,7 @@ refused 2 "--prompts: 'gpt4'" "wrong prompts" eval infinitebench -m "$m" --promp
 refused 2 "--rules: 'mine'" "wrong rules" eval infinitebench -m "$m" --rules mine
 refused 2 "--length 9000: the window has 4096" "a length beyond the window" eval infinitebench -m "$m" --ctx 4096 --length 9000
 refused 2 "700 is there twice" "a length twice" eval infinitebench -m "$m" --ctx 4096 --length 700,700
+refused 2 "700 is there twice" "the window, as 0 and as its length" eval infinitebench -m "$m" --ctx 700 --length 0,700
 refused 2 "too short for passkey" "a length that holds nothing" eval infinitebench -m "$m" --ctx 4096 --length 50
 refused 2 "which --seed varies" "a seed that draws nothing" eval infinitebench -m "$m" --dataset passkey --limit 1 --sample-seed 3
 refused 2 "none of the tasks is made" "a length of what is read" eval infinitebench -m "$m" --dataset math_find --length 700

@@ -21,6 +21,9 @@ check "the report is JSON" grep -q '"averages"' "$tmp/r.json"
 
 lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
+head -n 9 "$tmp/whole.jsonl" >"$tmp/part.jsonl"
+lb $cases -o "$tmp/part.jsonl"
+check "a run that was ended goes on to the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
 
 # Another configuration.
 lb --dataset qasper -o "$tmp/one.jsonl"

@@ -108,7 +108,11 @@ refused 1 "not in this program: its score cuts the answer with tree-sitter" "rep
 line scbench_repoqa '"A"' '"B"' >"$tmp/bad.jsonl"
 refused 1 "tree-sitter" "its data" eval scbench --data "$tmp/bad.jsonl"
 refused 2 "nearest name is scbench_kv" "another task" eval scbench --dataset scbench_k
-refused 2 "--data: no samples of the tasks" "a task without samples" eval scbench --dataset scbench_kv_hard
+refused 2 "--dataset: no samples of the tasks" "a task without samples" eval scbench --dataset scbench_kv_hard
+run eval scbench -m "$m" --threads 1 --gemm builtin --quiet --ctx 2048 --length 1100 --limit 1 --attn full,quest --budget 1 \
+    --dataset scbench_passkey,scbench_kv_hard --json "$tmp/mixed.json"
+out_has "1 contexts" "beside one that is made it is no error"
+check "a row that cannot run has an average of null" grep -q '"average": null' "$tmp/mixed.json"
 refused 2 "--mode: 'both' is not one of" "another mode" eval scbench --mode both
 refused 2 "--length (or --ctx) 20: too short for scbench_kv, at least" "a length without room" eval scbench --length 20
 refused 2 "--length: none of the tasks is made" "a length of data" eval scbench --data "$tmp/short.jsonl" --length 2k

@@ -154,6 +154,12 @@ static void test_labels(void)
        "stays what it is in the results");
     sample_drop(&lines, &s);
     is_err(read_line(&s, PROMPTS_INFLLM,
+                     "{\"dataset\":\"longbook_choice_eng\",\"context\":\"c\",\"input\":\"q\","
+                     "\"answer\":[\"b\",\"\\u0000\"],\"options\":[\"a\",\"b\",\"c\",\"d\"]}",
+                     &e),
+           &e, ST_FORMAT, "an option, or it and its letter", "U+0000 is no letter");
+    sample_drop(&lines, &s);
+    is_err(read_line(&s, PROMPTS_INFLLM,
                      "{\"dataset\":\"kv_retrieval\",\"context\":\"c\",\"input\":\"which?\","
                      "\"answer\":\"1\"}",
                      &e),
