@@ -33,7 +33,9 @@ status prompt_append(prompt_text *text, const char *template, const prompt_field
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e)
 {
     *out = (prompt_text){0};
-    return prompt_append(out, template, f, n, e);
+    status st = prompt_append(out, template, f, n, e);
+    if (st != ST_OK) str_free(out);
+    return st;
 }
 
 status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e)

@@ -15,7 +15,7 @@ typedef struct {
     utf8_text value;
 } prompt_field;
 
-/* Fills the template's fields in one pass: values are not searched for fields. */
+/* Fills the template's fields in one pass: values are not searched for fields. An error leaves nothing in out. */
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
 /* Appends the filled template. */
 status prompt_append(prompt_text *text, const char *template, const prompt_field *f, size_t n, err *e);
