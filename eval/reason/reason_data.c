@@ -125,7 +125,7 @@ static status push(void *own, json_t *record, const char *where, err *e)
 {
     const file *f = own;
     reason_data *d = f->out;
-    reason_problem p = {.at = {0, (int64_t)d->problems->n, record}};
+    reason_problem p = {.at = {.index = (int64_t)d->problems->n, .root = record}};
     const char *split = json_string_value(json_object_get(record, "split"));
     status st = ST_OK;
     if (f->subject[0] && json_object_set_new(record, "subject", json_string(f->subject)) != 0)
