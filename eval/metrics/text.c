@@ -146,8 +146,9 @@ status text_check(utf8_text s, err *e)
 bool text_next(utf8_text *s, int32_t *c)
 {
     int n = char_at(s->s, s->n, c);
+    if (n == 0) return false;
     *s = (utf8_text){s->s + n, s->n - (size_t)n};
-    return n > 0;
+    return true;
 }
 
 utf8_text text_first(utf8_text s, size_t n)
@@ -159,7 +160,7 @@ utf8_text text_first(utf8_text s, size_t n)
 
 utf8_text text_from(utf8_text s, size_t begin, size_t end)
 {
-    return (utf8_text){s.s + begin, end - begin};
+    return (utf8_text){begin ? s.s + begin : s.s, end - begin}; /* s may be NULL */
 }
 
 utf8_text text_strip(utf8_text s)
@@ -186,7 +187,8 @@ bool text_contains(utf8_text s, utf8_text part)
 size_t text_find(utf8_text s, size_t from, utf8_text part)
 {
     if (from > s.n || part.n > s.n - from) return s.n + 1;
-    const char *hit = part.n ? memmem(s.s + from, s.n - from, part.s, part.n) : s.s + from;
+    if (part.n == 0) return from;
+    const char *hit = memmem(s.s + from, s.n - from, part.s, part.n);
     return hit ? (size_t)(hit - s.s) : s.n + 1;
 }
 
