@@ -8,7 +8,6 @@
 #include "api/impl.h"
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
-#include "model/session_file.h"
 
 /* ---- strategies ---- */
 

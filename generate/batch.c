@@ -135,8 +135,8 @@ static status keep_branch(seat *t, err *e)
     t->branch->at = 0;
     session_file_close(t->branch->copy);
     status st = session_keep(&t->branch->copy, t->q.s, &(session_notes){0}, &why);
-    if (st == ST_UNSUPPORTED) return ST_OK;
-    if (st != ST_OK) return err_set(e, st, "%s", why.msg);
+    if (st == ST_DEVICE) return err_set(e, st, "%s", why.msg);
+    if (st != ST_OK) return ST_OK;
     t->branch->prompt = t->prompt;
     t->branch->at = t->keep;
     return ST_OK;

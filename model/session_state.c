@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "attention/reuse.h"
@@ -199,6 +200,13 @@ static status save_all(state_walk *v, const session *s, const session_notes *n, 
     return pass_all(v, s, e);
 }
 
+/* Returns the most bytes of a file that this process may write. */
+static uint64_t file_limit(void)
+{
+    struct rlimit r;
+    return getrlimit(RLIMIT_FSIZE, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? (uint64_t)r.rlim_cur : UINT64_MAX;
+}
+
 /* Writes the rows, then everything before them in one piece, which has their checksums. */
 static status save_to(file_draft *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
 {
@@ -214,6 +222,9 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
     h.n_sums = v.n_sums;
     h.state_bytes = v.state_bytes;
     h.file_bytes = *bytes = session_rows_at(&h) + v.rows_bytes;
+    if (!d->part && *bytes > file_limit()) /* which would raise SIGXFSZ for what the caller knows as memory */
+        return err_set(e, ST_NOMEM, "%s: %llu bytes, beyond the limit of a file (RLIMIT_FSIZE)", d->path,
+                       (unsigned long long)*bytes);
     size_t rest = (size_t)(session_tables(&h) + h.state_bytes);
     TRY(mem_alloc((void **)&head, SESSION_HEADER + rest, 1, "session file", e));
     v.step = SAVE;

@@ -87,6 +87,13 @@ for data in list text; do sc --data "$tmp/$data.jsonl" --attn full -o "$tmp/$dat
 said() { sed -n 's/.*"prediction":\(.*\),"answers".*"prompt_tokens":\([0-9]*\).*/\1 \2/p' "$1"; }
 check "numbers as a context are what Python writes" test -n "$(said "$tmp/list.out")" -a "$(said "$tmp/list.out")" = "$(said "$tmp/text.out")"
 
+# A branch that cannot be kept, here for the size of files, costs time alone.
+sc --limit 2 --attn full
+cp "$tmp/out" "$tmp/with"
+limited() (ulimit -f 64 && "$RUN" "$@")
+ran limited eval scbench --threads 1 --gemm builtin --quiet --limit 2 --attn full
+check "without room for a branch the scores are the same" test "$status" -eq 0 -a "$(head -n 5 "$tmp/out")" = "$(head -n 5 "$tmp/with")"
+
 # Bad input.
 bad() { # bad LINE TEXT NAME
     { line scbench_kv '"A"' '"B"' && printf '%s\n' "$1"; } >"$tmp/bad.jsonl"

@@ -136,8 +136,8 @@ static void check_limits(void)
     attn_options o = {0};
     const session_size size = {.n_tokens = N + 1, .longest_prompt = N - 1};
     bad = (err){0};
-    if (kv_format_parse(&o.kv, "kivi4:g=8:r=8", "--kv", &e) != ST_OK || attn_spec_parse(&spec, "full", &o, &e) != ST_OK)
-        return;
+    is_ok(kv_format_parse(&o.kv, "kivi4:g=8:r=8", "--kv", &e), &e, "a store with codes");
+    is_ok(attn_spec_parse(&spec, "full", &o, &e), &e, "full over it");
     is_ok(session_create(&s, p.dec, &spec, size, &e), &e, "a session for prompts of 49 tokens");
     is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "room for one of 49", "one of 50");
     session_free(s);
@@ -153,7 +153,7 @@ static const char *const rotating[] = {
     "infllm:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "actqkv:budget=40:window=16:block=4:local=16:sink=4:reps=2",
     "tokenselect:budget=8:window=16:local=16:sink=4",
-    "tokenselect:budget=8:window=16:local=16:sink=4",
+    "tokenselect:budget=8:window=16:local=16:sink=4:reuse=50",
 };
 enum { N_ROTATING = sizeof rotating / sizeof *rotating, SEQS = 2 * N_ROTATING, LONGEST = 80 };
 
