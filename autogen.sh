@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Makes the lists of files that no one keeps by hand, and ./configure. Needs autoconf, automake and pkg-config.
-#   autogen.sh [lists]    lists: the lists alone
+# Generates files.mk (lists of source and data files) and ./configure. Needs autoconf, automake and pkg-config.
+#   autogen.sh [lists]    lists: only files.mk
 set -e
 cd "$(dirname "$0")"
-list() { # list NAME "FOLDER..." PATTERN...: the files in folders that match a pattern, unpacked, as a make variable
+list() { # list NAME "FOLDER..." PATTERN...: prints the matching files (without .xz) as a make variable
     printf '%s =' "$1"
     folder=$2
     shift 2
@@ -14,7 +14,7 @@ list() { # list NAME "FOLDER..." PATTERN...: the files in folders that match a p
 }
 {
     echo '# Made by autogen.sh'
-    list listed_sources "attention cli commands eval generate lens model" '*.[ch]'
+    list listed_sources "attention cli commands eval generate grammar lens model" '*.[ch]'
     list eval_data eval '*.json' '*.jsonl' '*.txt' '*.txt.xz' '*.tsv' '*.md' LICENSE
 } >files.mk
 [ "$1" = lists ] || autoreconf --install --force --warnings=all

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Completion for bash: the program itself says what may come next.
+# Completion for bash: the program prints the possible words.
 _kvasir() {
     local IFS=$'\n'
     mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}")

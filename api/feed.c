@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Prompts, steps, rewinding and sampling of sessions. */
+/* Feeding, rewinding and sampling of sessions. */
 #include "config.h"
 
 #include <math.h>
@@ -7,11 +7,14 @@
 
 #include "api/impl.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+
+enum { SCHEMA_DEPTH = 128 };
 
 /* ---- rewinding ---- */
 
-/* Forgets ids; a sampler that has counted one of them goes. */
+/* Truncates the ids to n. Drops the sampler if it has counted one of the removed ids. */
 static void forget_ids(kvasir_session *s, size_t n)
 {
     sequence *q = &s->q;
@@ -28,7 +31,7 @@ static status rewind_to(kvasir_session *s, int64_t n, err *e)
 {
     sequence *q = &s->q;
     if (n < 0 || n > (int64_t)q->n_fed)
-        return err_set(e, ST_USAGE, "rewind to %lld of %zu tokens", (long long)n, q->n_fed);
+        return err_set(e, ST_USAGE, "rewind: n %lld, expected 0 to %zu", (long long)n, q->n_fed);
     TRY(sequence_settle(q, e));
     if (n == (int64_t)q->n_fed) return ST_OK;
     if (n == 0) sequence_restart(q);
@@ -43,10 +46,10 @@ kvasir_status kvasir_session_rewind(kvasir_session *s, int64_t n, char *msg, siz
     err e = {0};
     status st = lib_enter_session(s, &e);
     if (st == ST_OK) st = lib_leave(s->m, rewind_to(s, n, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
-/* Takes back the tokens from n on after an error; all tokens, where the strategy cannot go back. */
+/* Removes the tokens from n on after an error, or all tokens if the strategy cannot rewind. */
 static void take_back(kvasir_session *s, size_t n)
 {
     sequence *q = &s->q;
@@ -67,7 +70,7 @@ static kvasir_score score_of(const float *logits, size_t vocab, int32_t id)
     return (kvasir_score){(float)-logits_nll(logits, vocab, id), logits_argmax(logits, vocab)};
 }
 
-/* The first of the tokens that are fed, from the logits there are. */
+/* Returns the score of the first token to feed, from the session's current logits. */
 static kvasir_score first_score(const kvasir_session *s, int32_t id)
 {
     return s->has_logits ? score_of(s->logits, s->m->x.vocab, id) : (kvasir_score){NAN, -1};
@@ -92,7 +95,7 @@ static void take_score(void *ctx, size_t at, const float *logits)
     f->scores[at] = score_of(logits, f->s->m->x.vocab, f->ids[at]);
 }
 
-/* A prompt at the beginning of a session is looked up in the prefix cache, unless its rows of logits are wanted. */
+/* Runs a prompt. At the beginning of a session it is looked up in the prefix cache, unless its logits are needed. */
 static status prefill(feeding *f, err *e)
 {
     kvasir_session *s = f->s;
@@ -111,11 +114,12 @@ static status prefill(feeding *f, err *e)
 static status feed_prompt(feeding *f, err *e)
 {
     kvasir_session *s = f->s;
-    size_t before = s->q.n_fed;
+    const size_t before = s->q.n_fed, reply = s->q.reply;
     int64_t t = clock_ns();
     status st = prefill(f, e);
     if (st != ST_OK) {
         take_back(s, before);
+        if (reply < s->q.reply) s->q.reply = reply;
         return st;
     }
     s->prompt_ns += clock_ns() - t;
@@ -125,7 +129,7 @@ static status feed_prompt(feeding *f, err *e)
     return ST_OK;
 }
 
-/* The error of a step of n sessions; where the logits of one are not finite, the message names it. */
+/* Sets the error of a step of n sessions. Names the session whose logits are not finite. */
 static status step_error(const kvasir_model *m, size_t n, status st, const err *why, err *e)
 {
     size_t i = 0;
@@ -134,7 +138,7 @@ static status step_error(const kvasir_model *m, size_t n, status st, const err *
     return err_set(e, st, "session %zu: %s", i, why->msg);
 }
 
-/* Appends the token of each session to its ids; after an error to none. */
+/* Appends the token of each session to its ids, or to none after an error. */
 static status push(kvasir_session *const *sessions, size_t n, const int32_t *ids, err *e)
 {
     status st = ST_OK;
@@ -146,7 +150,7 @@ static status push(kvasir_session *const *sessions, size_t n, const int32_t *ids
     return st;
 }
 
-/* A step of one session that also verifies its drafts; the logits go to the first row of the stepper. */
+/* Runs a step of one session that also verifies its drafts. Writes the logits to the first row of the stepper. */
 static status verify(kvasir_session *s, err *e)
 {
     sequence *q = &s->q;
@@ -170,7 +174,7 @@ static status run_step(kvasir_session *const *sessions, size_t n, bool drafts, e
     return st != ST_OK ? st : watch.st == ST_OK ? ST_OK : err_set(e, watch.st, "%s", watch.e.msg);
 }
 
-/* One step of several sessions. drafts: tokens that follow may be verified. */
+/* Runs one step of several sessions. drafts: also verify tokens that may follow. */
 static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids, bool drafts, err *e)
 {
     kvasir_model *m = sessions[0]->m;
@@ -199,7 +203,7 @@ static status feed_steps(feeding *f, err *e)
     kvasir_session *s = f->s;
     int64_t room = session_limit(s->q.s) - (int64_t)s->q.n_fed;
     if (room < (int64_t)f->n)
-        return err_set(e, ST_UNSUPPORTED, "%zu tokens behind %zu do not fit the context of %lld", f->n, s->q.n_fed,
+        return err_set(e, ST_UNSUPPORTED, "%zu tokens after %zu exceed the session's limit of %lld", f->n, s->q.n_fed,
                        (long long)session_limit(s->q.s));
     for (size_t i = 0; i < f->n; i++) {
         if (f->scores) f->scores[i] = first_score(s, f->ids[i]);
@@ -225,7 +229,7 @@ static status feed(feeding *f, int32_t how, err *e)
         return err_set(e, ST_USAGE, "how: %d, expected KVASIR_PROMPT or KVASIR_STEPS", (int)how);
     if (f->n == 0) return ST_OK;
     TRY(lib_need(f->ids, "ids", e));
-    if (f->n >= INT32_MAX) return err_set(e, ST_USAGE, "n: %zu tokens are too many", f->n);
+    if (f->n >= INT32_MAX) return err_set(e, ST_USAGE, "n: %zu tokens, expected at most 2147483646", f->n);
     TRY(check_ids(s->m, f->ids, f->n, e));
     if (how == KVASIR_STEPS) return feed_steps(f, e);
     if (f->scores) f->scores[0] = first_score(s, f->ids[0]);
@@ -239,10 +243,10 @@ kvasir_status kvasir_session_feed(kvasir_session *s, const int32_t *ids, size_t 
     feeding f = {s, ids, n, scores};
     status st = lib_enter_session(s, &e);
     if (st == ST_OK) st = lib_leave(s->m, feed(&f, how, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
-/* Different sessions of one model, each with room for a token. */
+/* Checks that the sessions differ and belong to one model. */
 static status check_together(kvasir_session *const *sessions, size_t n, err *e)
 {
     const kvasir_model *m = sessions[0]->m;
@@ -250,9 +254,10 @@ static status check_together(kvasir_session *const *sessions, size_t n, err *e)
         return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one step", n, m->decoder.max_batch);
     for (size_t i = 0; i < n; i++) {
         TRY(lib_need(sessions[i], "session", e));
-        if (sessions[i]->m != m) return err_set(e, ST_USAGE, "sessions of two models in one step");
+        if (sessions[i]->m != m) return err_set(e, ST_USAGE, "sessions: expected sessions of one model");
         for (size_t k = 0; k < i; k++)
-            if (sessions[k] == sessions[i]) return err_set(e, ST_USAGE, "session %zu is session %zu again", i, k);
+            if (sessions[k] == sessions[i])
+                return err_set(e, ST_USAGE, "sessions: entries %zu and %zu are the same session", i, k);
     }
     return ST_OK;
 }
@@ -268,11 +273,11 @@ static status decode(kvasir_session *const *sessions, size_t n, const int32_t *i
 kvasir_status kvasir_decode(kvasir_session *const *sessions, size_t n, const int32_t *ids, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = n > 0 ? ST_OK : err_set(&e, ST_USAGE, "sessions: there are none");
+    status st = n > 0 ? ST_OK : err_set(&e, ST_USAGE, "sessions: none given");
     if (st == ST_OK) st = lib_need(sessions, "sessions", &e);
     if (st == ST_OK) st = lib_enter_session(sessions[0], &e);
     if (st == ST_OK) st = lib_leave(sessions[0]->m, decode(sessions, n, ids, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 /* ---- sampling ---- */
@@ -282,11 +287,16 @@ static status read_sampling(const kvasir_sampling *given, sampler_options *out, 
     kvasir_sampling o = {0};
     if (given) TRY(lib_take(&o, sizeof o, given, "sampling", e));
     if (o.flags != 0) return err_set(e, ST_UNSUPPORTED, "sampling: flags %d, expected 0", (int)o.flags);
+    if (o.seed > INT64_MAX)
+        return err_set(e, ST_USAGE, "seed %llu: must be from 0 to %lld", (unsigned long long)o.seed,
+                       (long long)INT64_MAX);
     *out = (sampler_options){.temp = o.temperature,
                              .top_k = o.top_k,
                              .top_p = o.top_p == 0 ? 1 : o.top_p,
                              .min_p = o.min_p,
                              .repeat_penalty = o.repeat_penalty == 0 ? 1 : o.repeat_penalty,
+                             .presence_penalty = o.presence_penalty,
+                             .frequency_penalty = o.frequency_penalty,
                              .seed = o.seed,
                              .draw = DRAW_GUMBEL};
     return ST_OK;
@@ -295,7 +305,8 @@ static status read_sampling(const kvasir_sampling *given, sampler_options *out, 
 static bool same_sampling(const sampler_options *a, const sampler_options *b)
 {
     return a->temp == b->temp && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p &&
-           a->repeat_penalty == b->repeat_penalty && a->seed == b->seed;
+           a->repeat_penalty == b->repeat_penalty && a->presence_penalty == b->presence_penalty &&
+           a->frequency_penalty == b->frequency_penalty && a->seed == b->seed;
 }
 
 static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *id, err *e)
@@ -305,19 +316,52 @@ static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *i
     size_t vocab = s->m->x.vocab;
     TRY(lib_need(id, "id", e));
     TRY(read_sampling(given, &o, e));
-    if (!s->has_logits) return err_set(e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");
+    if (!s->has_logits) return err_set(e, ST_USAGE, "no logits: nothing was fed, or the session was rewound");
     if (q->by && !same_sampling(&o, &s->sampling)) {
         sampler_free(q->by);
         q->by = NULL;
     }
+    const bool begins = !q->by || s->under_reply != q->reply;
     if (!q->by) {
         TRY(sampler_create(&q->by, &o, vocab, e));
         s->sampling = o;
         q->n_seen = 0;
     }
+    if (begins) TRY(sequence_restrict(q, s->under, s->m->words, e));
+    s->under_reply = q->reply;
     memcpy(s->work, s->logits, vocab * sizeof *s->work);
     *id = sequence_choose(q, s->work);
+    return *id < 0 ? err_set(e, ST_FORMAT, "the schema allows no token after those fed") : ST_OK;
+}
+
+static status constrain(kvasir_session *s, const char *text, err *e)
+{
+    const schema_options o = {.root = "$"};
+    json_t *schema = NULL;
+    grammar *g = NULL;
+    if (text) {
+        TRY(json_parse_object(&schema, text, strlen(text), "schema", SCHEMA_DEPTH, e));
+        pthread_mutex_lock(&s->m->encoding);
+        status st = s->m->words ? ST_OK : grammar_vocab_create(&s->m->words, s->m->tok, s->m->x.vocab, e);
+        pthread_mutex_unlock(&s->m->encoding);
+        if (st == ST_OK) st = grammar_compile(&g, schema, false, NULL, &o, e);
+        json_decref(schema);
+        TRY(st);
+    }
+    sampler_free(s->q.by); /* the next one counts all tokens again */
+    s->q.by = NULL;
+    (void)sequence_restrict(&s->q, NULL, NULL, NULL);
+    grammar_drop(s->under);
+    s->under = g;
     return ST_OK;
+}
+
+kvasir_status kvasir_session_constrain(kvasir_session *s, const char *schema, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, constrain(s, schema, &e));
+    return lib_result(st, &e, msg, msg_size);
 }
 
 kvasir_status kvasir_session_sample(kvasir_session *s, const kvasir_sampling *sampling, int32_t *id, char *msg,
@@ -326,5 +370,5 @@ kvasir_status kvasir_session_sample(kvasir_session *s, const kvasir_sampling *sa
     err e = {0};
     status st = lib_enter_session(s, &e);
     if (st == ST_OK) st = lib_leave(s->m, sample(s, sampling, id, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }

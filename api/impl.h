@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the files of the library share. */
+/* Internal declarations of the library. */
 #ifndef API_IMPL_H
 #define API_IMPL_H
 
@@ -11,27 +11,28 @@
 #include "generate/sequence.h"
 
 struct kvasir_model {
-    pthread_mutex_t lock;     /* who has it runs the decoder; it tells a callback that calls back */
-    pthread_mutex_t encoding; /* and who has that the tokenizer */
-    locale_t numbers, before; /* texts are read with decimal points, whatever the program has set */
-    atomic_int users;         /* the caller, sessions, texts */
+    pthread_mutex_t lock;     /* held while the decoder runs; detects calls from callbacks */
+    pthread_mutex_t encoding; /* held while the tokenizer runs */
+    locale_t numbers, before; /* numbers: C locale during calls; before: locale of the caller */
+    atomic_int users;         /* number of references: the caller, sessions, texts */
     backend *be;
     model *m;
     tokenizer *tok;
     decoder *dec;
     decoder_options decoder;
-    kvasir_options opt; /* without its texts */
-    stepper x;          /* of batch sessions */
-    sequence **batch;   /* [batch] of a step */
+    kvasir_options opt; /* options of the caller, without strings */
+    stepper x;          /* logits of batch sessions */
+    sequence **batch;   /* [batch] sequences of a step */
     draft_options drafts;
-    char *draft;         /* text of the drafts; NULL: none */
-    bool draft_strategy; /* a strategy drafts: sessions from copies and files have no index for it */
-    prefix_cache *cache; /* prefix cache; NULL: none */
+    char *draft;          /* draft specification; NULL: none */
+    bool draft_strategy;  /* a strategy drafts; it has no index in forked and loaded sessions */
+    prefix_cache *cache;  /* NULL: none */
+    grammar_vocab *words; /* for constraints; NULL: not needed yet */
     pthread_mutex_t noting;
-    char notices[1024]; /* lines of the prefix cache, each with its end, until a call can log them */
+    char notices[1024]; /* warnings of the prefix cache, one per line, until a call logs them */
 };
 
-/* Positions that a step read: a list for each query head of each layer. */
+/* Positions that a query head read in the last step. */
 typedef struct {
     int32_t *pos;
     size_t n, room;
@@ -39,35 +40,37 @@ typedef struct {
 
 struct kvasir_session {
     kvasir_model *m;
-    sequence q;           /* between calls all of its ids were fed */
-    float *logits, *work; /* [vocab] of the next token, and room to sample from them */
-    float *rows;          /* logits of tokens that were verified ahead (drafter_feed); NULL: no drafts */
+    sequence q;           /* between calls all of its ids are fed */
+    float *logits, *work; /* [vocab] of the next token, and a copy for sampling */
+    float *rows;          /* logits of verified drafts (drafter_feed); NULL: no drafts */
     bool has_logits;
-    sampler_options sampling; /* of the sampler of the sequence, which the first sample makes */
+    sampler_options sampling; /* options of the sampler, which the first sample creates */
+    grammar *under;           /* constraint on sampled tokens; NULL: none */
+    size_t under_reply;       /* `reply` of the sequence when the constraint last began */
     int64_t prompt_ns, step_ns;
-    int64_t n_cached; /* tokens of prompts from the prefix cache */
+    int64_t n_cached; /* prompt tokens from the prefix cache */
     bool watched, has_read;
-    read_list *read; /* [layers * heads]; NULL: it was never watched */
+    read_list *read; /* [layers * heads]; NULL: never watched */
     char strategy[ATTN_WRITTEN], store[128];
 };
 
-/* Checks that an argument is not NULL: ST_USAGE with its name. */
+/* Fails with ST_USAGE and the name if an argument is NULL. */
 status lib_need(const void *p, const char *name, err *e);
-/* Returns the status, and copies the message to the caller's room. */
-kvasir_status lib_said(status st, const err *e, char *msg, size_t size);
-/* A struct of the caller, of another size maybe, as ours: zeros where it has nothing. ST_UNSUPPORTED where it asks for
- * what is not known here. */
+/* Returns the status and copies the message to the caller's buffer. */
+kvasir_status lib_result(status st, const err *e, char *msg, size_t size);
+/* Copies a struct of the caller, which may have another size, to ours and fills up with zeros. ST_UNSUPPORTED if
+ * members beyond ours are set. */
 status lib_take(void *to, size_t size, const void *from, const char *name, err *e);
-/* The other way: what is known here and has room there. */
+/* Copies a struct of ours to the caller's, as far as its size allows. */
 status lib_give(void *to, const void *from, size_t size, const char *name, err *e);
 
-/* Every use of the decoder is between the two. ST_USAGE for NULL, and in a callback. */
+/* Locks a model for a call that uses the decoder. ST_USAGE for NULL and in a callback. lib_leave unlocks it. */
 status lib_enter(kvasir_model *m, err *e);
 status lib_enter_session(const kvasir_session *s, err *e);
 status lib_leave(kvasir_model *m, status st); /* returns st */
-void lib_hold(kvasir_model *m);               /* a user more */
+void lib_retain(kvasir_model *m);             /* adds a reference */
 
-/* Notes what the next step of n sessions reads, those of them that are watched; NULL: no more. */
+/* Records the positions that the next step of n sessions reads, for watched sessions. w NULL: stops recording. */
 typedef struct {
     kvasir_session *const *sessions;
     size_t n;

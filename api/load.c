@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Models of the library, and what all its functions do at their begin and end. */
+/* Loading models, and locking and struct versions for all calls of the library. */
 #include "config.h"
 
 #include <errno.h>
@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "api/impl.h"
+#include "kernels/base/err_names.h"
 #include "kernels/base/mem.h"
 
-enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20, PREFIX_MIN = 1024 };
+enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20, PREFIX_MIN = 64 };
 #define PREFIX_DISK ((uint64_t)8192 << 20) /* bytes */
 
 /* ---- statuses and structs ---- */
@@ -17,9 +18,30 @@ enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20, PREFIX_MIN = 1024 };
 _Static_assert((int)KVASIR_INTERRUPTED == (int)ST_INTERRUPTED && (int)KVASIR_FORMAT == (int)ST_FORMAT,
                "one list of statuses");
 
-kvasir_status lib_said(status st, const err *e, char *msg, size_t size)
+kvasir_status lib_result(status st, const err *e, char *msg, size_t size)
 {
-    if (msg && size > 0) snprintf(msg, size, "%s", st == ST_OK ? "" : e->msg);
+    static const err_name names[] = {{"--attn", "strategy"},
+                                     {"--kv", "store"},
+                                     {"--ctx", "limit"},
+                                     {"--budget", "budget"},
+                                     {"--skip", "skip"},
+                                     {"--chunk", "chunk"},
+                                     {"--device", "device"},
+                                     {"--weights", "weights"},
+                                     {"--gemm", "gemm"},
+                                     {"--draft", "draft"},
+                                     {"--template", "template"},
+                                     {"--temp", "temperature"},
+                                     {"--top-k", "top_k"},
+                                     {"--top-p", "top_p"},
+                                     {"--min-p", "min_p"},
+                                     {"--repeat-penalty", "repeat_penalty"},
+                                     {"--presence-penalty", "presence_penalty"},
+                                     {"--frequency-penalty", "frequency_penalty"},
+                                     {0}};
+    err named = *e;
+    err_rename(&named, names);
+    if (msg && size > 0) snprintf(msg, size, "%s", st == ST_OK ? "" : named.msg);
     return (kvasir_status)st;
 }
 
@@ -28,13 +50,13 @@ status lib_need(const void *p, const char *name, err *e)
     return p ? ST_OK : err_set(e, ST_USAGE, "%s: NULL", name);
 }
 
-/* The size that a struct says it has. */
+/* Reads struct_size. */
 static status own_size(size_t *size, const void *p, const char *name, err *e)
 {
     TRY(lib_need(p, name, e));
     memcpy(size, p, sizeof *size);
     if (*size >= sizeof *size && *size < 1 << 16) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: struct_size %zu, expected that of the struct", name, *size);
+    return err_set(e, ST_USAGE, "%s: struct_size %zu, expected the size of the struct", name, *size);
 }
 
 status lib_take(void *to, size_t size, const void *from, const char *name, err *e)
@@ -71,7 +93,7 @@ status lib_enter(kvasir_model *m, err *e)
 {
     TRY(lib_need(m, "model", e));
     if (pthread_mutex_lock(&m->lock) == EDEADLK)
-        return err_set(e, ST_USAGE, "a callback may not use the model that called it");
+        return err_set(e, ST_USAGE, "a callback must not use the model that calls it");
     m->before = uselocale(m->numbers);
     return ST_OK;
 }
@@ -82,8 +104,7 @@ status lib_enter_session(const kvasir_session *s, err *e)
     return lib_enter(s->m, e);
 }
 
-/* A line of the prefix cache, maybe from the thread that writes its files. Lines for which there is no room are lost.
- */
+/* Appends a warning of the prefix cache, possibly from its writer thread. Lines that do not fit are dropped. */
 static void notice(void *ctx, const char *line)
 {
     kvasir_model *m = ctx;
@@ -93,7 +114,7 @@ static void notice(void *ctx, const char *line)
     pthread_mutex_unlock(&m->noting);
 }
 
-/* Logs the lines of the prefix cache in the caller's thread. */
+/* Logs the warnings of the prefix cache in the caller's thread. */
 static void log_notices(kvasir_model *m)
 {
     char lines[sizeof m->notices];
@@ -115,7 +136,7 @@ status lib_leave(kvasir_model *m, status st)
     return st;
 }
 
-void lib_hold(kvasir_model *m)
+void lib_retain(kvasir_model *m)
 {
     atomic_fetch_add(&m->users, 1);
 }
@@ -147,23 +168,30 @@ static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_
     return ST_OK;
 }
 
-static void say(void *ctx, const char *line)
+static void log_line(void *ctx, const char *line)
 {
     const kvasir_model *m = ctx;
     if (m->opt.log) m->opt.log(m->opt.arg, KVASIR_INFO, line);
 }
 
-/* Converts the matrices, if asked to. */
-static status hold(kvasir_model *m, const char *type, err *e)
+/* Converts the matrices to the requested type. */
+static status convert_weights(kvasir_model *m, const char *type, err *e)
 {
-    weights_options o = {.say = say, .ctx = m};
-    if (!type) return ST_OK;
-    for (o.type = DT_F32; o.type < DT_COUNT; o.type++)
-        if (strcmp(type, dtype_name(o.type)) == 0) return model_convert(m->m, &o, e);
+    weights_options o = {.type = DT_COUNT, .report = log_line, .ctx = m};
+    if (!type) return model_convert(m->m, &o, e);
+    o.type = dtype_named(type);
+    if (o.type <= DT_Q4) return model_convert(m->m, &o, e);
     return err_set(e, ST_USAGE, "weights: '%.40s' is not one of: bf16 f16 f32 q8 q4", type);
 }
 
-static void tell(const kvasir_model *m)
+/* Logs the warning of the tokenizer. */
+static void log_warning(const kvasir_model *m)
+{
+    const char *line = tokenizer_warning(m->tok);
+    if (line && m->opt.log) m->opt.log(m->opt.arg, KVASIR_WARNING, line);
+}
+
+static void log_model(const kvasir_model *m)
 {
     char line[512], threads[BACKEND_THREADS_TEXT];
     const model *x = m->m;
@@ -171,13 +199,13 @@ static void tell(const kvasir_model *m)
     snprintf(line, sizeof line, "%.80s: %s, %.1f M parameters, %s | %s: %s%s, %s", x->name, x->config.arch,
              (double)x->config.n_params / 1e6, dtype_name(x->type), m->be->name, m->be->about,
              m->decoder.exact ? ", built-in GEMM" : "", threads);
-    say((void *)(uintptr_t)m, line);
+    log_line((void *)(uintptr_t)m, line);
 }
 
-/* Checks the drafts of all sessions; what depends on a session's strategy is checked with it. */
+/* Checks the draft specification. Conditions on a session's strategy are checked when it is created. */
 static status open_drafts(kvasir_model *m, const char *spec, err *e)
 {
-    const attn_options o = {.kv = kv_exact(DT_F16)};
+    const attn_options o = {.kv = kv_plain(DT_F16)};
     attn_spec full;
     drafter *d;
     if (!spec) return ST_OK;
@@ -190,13 +218,13 @@ static status open_drafts(kvasir_model *m, const char *spec, err *e)
     return ST_OK;
 }
 
-/* The sessions of a cache have the sizes that they are asked for, so that it changes nothing of the process. */
+/* Opens the prefix cache. Sessions keep their requested sizes, so that prefix_small_pages is not needed. */
 static status open_prefix(kvasir_model *m, const kvasir_options *o, err *e)
 {
     if (!o->prefix_disk && o->prefix_ram == 0) return ST_OK;
     if (m->draft_strategy)
-        return err_set(e, ST_UNSUPPORTED,
-                       "draft: '%.60s' with a prefix cache: a strategy's index is made as tokens come", m->draft);
+        return err_set(e, ST_UNSUPPORTED, "draft: '%.60s': strategies cannot draft with a prefix cache; use ngram",
+                       m->draft);
     size_t have = m->be->ops->available(m->be);
     const prefix_cache_options r = {.log = {o->prefix_disk ? "prefix_disk" : "prefix_ram", notice, m},
                                     .memory = o->prefix_ram ? (size_t)o->prefix_ram
@@ -217,24 +245,27 @@ static status open_parts(kvasir_model *m, const char *dir, const kvasir_options 
     TRY(open_drafts(m, o.draft, e));
     const backend_options device = {.device = o.device ? o.device : "auto", .n_threads = o.threads};
     TRY(backend_open(&m->be, &device, e));
-    TRY(model_open(&m->m, dir, m->be, e));
+    TRY(model_find(&m->m, dir, NULL, m->be, e));
+    TRY(model_load(m->m, e));
     TRY(tokenizer_open(&m->tok, dir, e));
     m->opt = o;
+    log_warning(m);
     m->opt.device = m->opt.weights = m->opt.gemm = m->opt.draft = m->opt.prefix_disk = NULL;
     m->opt.chunk = (int32_t)backend_chunk(m->be, (size_t)o.chunk);
     if (m->opt.ctx == 0) m->opt.ctx = m->m->config.max_positions;
-    TRY(hold(m, o.weights, e));
+    TRY(convert_weights(m, o.weights, e));
     TRY(decoder_create(&m->dec, m->m, &m->decoder, e));
     TRY(stepper_open(&m->x, m->dec, (size_t)o.batch, e));
     TRY(MEM_NEW(&m->batch, (size_t)o.batch, e));
     TRY(open_prefix(m, &o, e));
-    tell(m);
+    log_model(m);
     return ST_OK;
 }
 
 static void free_all(kvasir_model *m)
 {
     prefix_cache_close(m->cache);
+    grammar_vocab_free(m->words);
     mem_free(m->batch);
     stepper_close(&m->x);
     mem_free(m->draft);
@@ -282,7 +313,7 @@ kvasir_status kvasir_model_load(kvasir_model **out, const char *dir, const kvasi
     if (out) *out = NULL;
     status st = lib_need(out, "out", &e);
     if (st == ST_OK) st = load(out, dir, options, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 void kvasir_model_free(kvasir_model *m)
@@ -323,5 +354,5 @@ static status info(const kvasir_model *m, kvasir_info *out, err *e)
 kvasir_status kvasir_model_info(const kvasir_model *m, kvasir_info *out, char *msg, size_t msg_size)
 {
     err e = {0};
-    return lib_said(info(m, out, &e), &e, msg, msg_size);
+    return lib_result(info(m, out, &e), &e, msg, msg_size);
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# The library: the engine's objects as they are for the program, behind one header. Names but those of kvasir.h are
-# local (libkvasir.map). api_current goes up with a change that old programs do not survive.
+# The library: the objects of the program with one header. Only names of kvasir.h are exported (libkvasir.map).
+# Increment api_current with an incompatible change.
 noinst_LIBRARIES += libapi.a
 libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/feed.c %D%/selection.c
 include_HEADERS = %D%/kvasir.h
@@ -23,7 +23,7 @@ libwait_a_SOURCES = %D%/wait/wait.h %D%/wait/after.c
 api_current = 0
 libkvasir_name = libkvasir.so.$(api_current)
 libkvasir_file = libkvasir.so.$(PACKAGE_VERSION)
-# libkvasir finds libkvasir-wait beside it. Debian's build sets this to nothing.
+# libkvasir finds libkvasir-wait in its own folder. Debian's build sets this to nothing.
 libkvasir_runpath = -Wl,-rpath,'$$ORIGIN'
 libwait_file = libkvasir-wait.so.$(api_current)
 if SHARED
@@ -33,18 +33,18 @@ pkgconfigdir = $(libdir)/pkgconfig
 pkgconfig_DATA = kvasir.pc
 CLEANFILES += $(libkvasir_file) $(libwait_file)
 engine_archives = libengine.a $(kernel_libs) libspm.a
-# No OpenMP and no sanitizer: what it needs would be initialized before it.
+# Built without OpenMP and sanitizers: its dependencies would be initialized before it.
 $(libwait_file): %D%/wait/before.c %D%/wait/wait.h kernels/base/spin.c kernels/base/spin.h
 	$(AM_V_CCLD)$(CC) $(DEFS) -I$(top_srcdir) -I$(top_builddir) $(CPPFLAGS) -std=c11 $(WARN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden \
 	  $(LDFLAGS) -shared -o $@ -Wl,-soname,$@ $(filter %.c,$^)
-# Of libraries that do not need each other the dynamic linker initializes the last one first: OpenMP's comes before.
+# The dynamic linker initializes independent libraries in reverse order: OpenMP's is named before libkvasir-wait.
 openmp_lib = $(if $(OPENMP_CFLAGS),$(if $(findstring clang,$(CC)),-lomp,-lgomp))
 $(libkvasir_file): libapi.a $(engine_archives) libwait.a $(libwait_file) $(srcdir)/%D%/libkvasir.map
 	$(AM_V_CXXLD)$(CXX) $(AM_CXXFLAGS) $(CXXFLAGS) $(AM_LDFLAGS) $(LDFLAGS) -shared -o $@ \
 	  -Wl,-soname,$(libkvasir_name) -Wl,--version-script=$(srcdir)/%D%/libkvasir.map -Wl,--no-undefined \
 	  $(libkvasir_runpath) -Wl,--whole-archive libapi.a libwait.a -Wl,--no-whole-archive $(link_libs) $(LIBS) -Wl,--no-as-needed $(openmp_lib) $(libwait_file)
 install-data-hook:
-	cd $(DESTDIR)$(libdir) && ln -sf $(libkvasir_file) $(libkvasir_name) && ln -sf $(libkvasir_name) libkvasir.so
+	cd "$(DESTDIR)$(libdir)" && ln -sf $(libkvasir_file) $(libkvasir_name) && ln -sf $(libkvasir_name) libkvasir.so
 uninstall-hook:
-	rm -f $(DESTDIR)$(libdir)/$(libkvasir_name) $(DESTDIR)$(libdir)/libkvasir.so
+	cd "$(DESTDIR)$(libdir)" && rm -f $(libkvasir_name) libkvasir.so
 endif

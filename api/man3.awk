@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# Makes the manual page kvasir(3) of kvasir.h: awk -v version=X -f man3.awk kvasir.h. Names, prototypes and text are the
-# header's; a comment belongs to the declaration that follows it.
+# Generates the manual page kvasir(3) from kvasir.h: awk -v version=X -f man3.awk kvasir.h. Names, prototypes and text
+# are those of the header; a comment belongs to the declaration after it.
 
-# What roff would take for itself; names and what stands in `...` in bold.
+# Escapes roff characters; sets names and text in `...` in bold.
 function roff(s,    n, part, i, out) {
     gsub(/\\/, "\\e", s)
     gsub(/-/, "\\-", s)
@@ -15,7 +15,7 @@ function roff(s,    n, part, i, out) {
         }
     return out
 }
-# Lines of at most `width` characters, in front of all but the first `indent`.
+# Wraps text at `width` characters; indents all lines but the first.
 function wrap(s, width, indent,    n, word, i, line, out) {
     n = split(s, word, " ")
     for (i = 1; i <= n; i++)
@@ -25,20 +25,20 @@ function wrap(s, width, indent,    n, word, i, line, out) {
         } else line = line (line == "" ? "" : " ") word[i]
     return out line
 }
-# Text in lines, none of which roff takes for a request.
+# Wraps text and escapes lines that roff would read as requests.
 function lines(s) {
     s = "\n" wrap(roff(s), 78, "") "\n"
     gsub(/\n[.']/, "\n\\\\\\&", s)
     return substr(s, 2)
 }
-# Text of a comment; empty lines in it are "\n".
+# Formats the text of a comment, whose empty lines are "\n", as paragraphs.
 function paragraphs(s, macro,    n, part, i, out) {
     n = split(s, part, "\n")
     for (i = 1; i <= n; i++)
         if (part[i] ~ /[^ ]/) out = out (i == 1 ? "" : macro "\n") lines(part[i])
     return out
 }
-# A declaration in lines that end behind a comma.
+# Formats a declaration; breaks lines after commas.
 function code(s) {
     gsub(/, /, ",\001", s)
     gsub(/ /, "\002", s)
@@ -50,7 +50,7 @@ function code(s) {
 }
 function display(s) { return ".nf\n\\fB" code(s) "\\fR\n.fi\n" }
 function squeeze(s) { gsub(/[ \t]+/, " ", s); sub(/^ /, "", s); sub(/ $/, "", s); return s }
-# The comment that begins on this line, to its end.
+# Reads the comment that begins on this line.
 function comment(s,    text, more) {
     text = ""
     sub(/^[ \t]*\/\*/, "", s)
@@ -63,7 +63,7 @@ function comment(s,    text, more) {
     sub(/\*\/.*/, "", s)
     return squeeze(text " " squeeze(s))
 }
-# Tag and text of a member of a struct or an enum.
+# Formats a member of a struct or an enum as a tagged paragraph.
 function member(tag, text) {
     return ".TP\n\\fB" code(tag) "\\fR\n" (text == "" ? "\\&\n" : paragraphs(text, ".IP"))
 }
@@ -84,7 +84,7 @@ skipped { if (/^#endif/) skipped = 0; next }
     decl = $0
     while (decl !~ /;[ \t]*$/ && decl !~ /\{[ \t]*$/ && (getline line) > 0) decl = decl " " squeeze(line)
     decl = squeeze(decl)
-    said = text
+    doc = text
     text = ""
 }
 decl ~ /^KVASIR_API / {
@@ -95,7 +95,7 @@ decl ~ /^KVASIR_API / {
     names = names ", " name
     synopsis = synopsis "\n" code(decl)
     heading(name)
-    body = body display(decl) (said == "" ? "" : ".PP\n" paragraphs(said, ".PP"))
+    body = body display(decl) (doc == "" ? "" : ".PP\n" paragraphs(doc, ".PP"))
     next
 }
 decl ~ /^typedef [^{]*;$/ {
@@ -103,13 +103,13 @@ decl ~ /^typedef [^{]*;$/ {
     sub(/;$/, "", name)
     sub(/.* /, "", name)
     heading(name)
-    body = body display(decl) (said == "" ? "" : ".PP\n" paragraphs(said, ".PP"))
+    body = body display(decl) (doc == "" ? "" : ".PP\n" paragraphs(doc, ".PP"))
     next
 }
 decl ~ /^enum \{.*\};$/ { # on one line
     gsub(/^enum \{ *| *\};$/, "", decl)
     heading(decl)
-    body = body paragraphs(said, ".PP")
+    body = body paragraphs(doc, ".PP")
     next
 }
 decl ~ /^(enum|typedef struct) \{$/ {
@@ -131,9 +131,9 @@ decl ~ /^(enum|typedef struct) \{$/ {
     if (decl ~ /^typedef/) {
         gsub(/^\} |;.*$/, "", line)
         heading(line)
-        body = body display("typedef struct { ... } " line ";") (said == "" ? "" : ".PP\n")
-    } else if (said != "") heading(first)
-    body = body paragraphs(said, ".PP") members
+        body = body display("typedef struct { ... } " line ";") (doc == "" ? "" : ".PP\n")
+    } else if (doc != "") heading(first)
+    body = body paragraphs(doc, ".PP") members
     next
 }
 { print "man3.awk: not understood: " decl >"/dev/stderr"; exit failed = 1 }

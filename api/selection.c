@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Positions that a step read, noted while it runs. */
+/* Positions that a step read, recorded while it runs. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static read_list *list_of(const kvasir_session *s, int layer, int head)
     return &s->read[layer * shape_of(s->m)->n_heads + head];
 }
 
-/* Notes what a layer reads. Its end may evict some of it. */
+/* Records the positions that a layer read, before the end of the layer may evict some. */
 static status note_layer(const kvasir_session *s, size_t row, int layer, err *e)
 {
     const attn_work *work = decoder_attn_work(s->m->dec);
@@ -70,7 +70,7 @@ static status watch(kvasir_session *s, bool on, err *e)
 kvasir_status kvasir_session_watch(kvasir_session *s, int32_t on, char *msg, size_t msg_size)
 {
     err e = {0};
-    return lib_said(watch(s, on != 0, &e), &e, msg, msg_size);
+    return lib_result(watch(s, on != 0, &e), &e, msg, msg_size);
 }
 
 static status selection(const kvasir_session *s, int32_t layer, int32_t head, const int32_t **positions, size_t *n,
@@ -84,7 +84,8 @@ static status selection(const kvasir_session *s, int32_t layer, int32_t head, co
         return err_set(e, ST_USAGE, "layer %d, head %d: the model has %d layers of %d query heads", (int)layer,
                        (int)head, shape->n_layers, shape->n_heads);
     if (!s->has_read)
-        return err_set(e, ST_USAGE, "no step was watched since the last prompt (kvasir_session_watch comes before)");
+        return err_set(e, ST_USAGE,
+                       "no step was watched since the last prompt; call kvasir_session_watch before a step");
     const read_list *l = list_of(s, layer, head);
     *positions = l->pos;
     *n = l->n;
@@ -95,5 +96,5 @@ kvasir_status kvasir_session_selection(const kvasir_session *s, int32_t layer, i
                                        size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    return lib_said(selection(s, layer, head, positions, n, &e), &e, msg, msg_size);
+    return lib_result(selection(s, layer, head, positions, n, &e), &e, msg, msg_size);
 }

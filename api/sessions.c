@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making sessions: new, from another one, from a file; and what they tell of themselves. */
+/* Creating sessions (new, forked, loaded), saving them, and their statistics. */
 #include "config.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 static status read_spec(const kvasir_model *m, const char *strategy, const char *store, attn_spec *spec, err *e)
 {
-    attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_options o = {.kv = kv_plain(DT_F16)};
     if (store) TRY(kv_format_parse(&o.kv, store, "store", e));
     TRY(attn_spec_parse(spec, strategy ? strategy : "full", &o, e));
     return attn_spec_check(spec, decoder_attn_shape(m->dec), e);
@@ -23,7 +23,7 @@ static status read_limit(const kvasir_model *m, int64_t *limit, err *e)
 {
     if (*limit == 0) *limit = m->opt.ctx;
     if (*limit > 0 && *limit < INT32_MAX) return ST_OK;
-    return err_set(e, ST_USAGE, "limit: %lld tokens, expected 1 to %d, or 0", (long long)*limit, INT32_MAX - 1);
+    return err_set(e, ST_USAGE, "limit: %lld tokens, expected 0 to %d", (long long)*limit, INT32_MAX - 1);
 }
 
 static status plan(kvasir_model *m, const char *strategy, const char *store, int64_t limit, kvasir_plan *out, err *e)
@@ -50,23 +50,24 @@ kvasir_status kvasir_session_plan(kvasir_model *m, const char *strategy, const c
     err e = {0};
     status st = lib_enter(m, &e);
     if (st == ST_OK) st = lib_leave(m, plan(m, strategy, store, limit, out, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
-/* ---- making and freeing ---- */
+/* ---- creation ---- */
 
-/* Inside of a turn: all but the model's count of users. */
+/* Frees a session inside a call, without releasing its model. */
 static void free_parts(kvasir_session *s)
 {
     lib_read_free(s);
     sequence_close(&s->q);
+    grammar_drop(s->under);
     mem_free(s->rows);
     mem_free(s->logits);
     mem_free(s->work);
     mem_free(s);
 }
 
-/* given: its state comes from a copy or a file. */
+/* Creates a session. given: its state comes from a copy or a file. */
 static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec, int64_t limit, bool given, err *e)
 {
     const sequence_options o = {.spec = spec,
@@ -90,7 +91,7 @@ static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec,
     return ST_OK;
 }
 
-/* Takes the model for a call that makes a session; from: what it is made from. */
+/* Locks the model for a call that creates a session. from: name of the argument that the session is made from. */
 static status begin(kvasir_session **out, kvasir_model *m, const char *from, err *e)
 {
     if (out) *out = NULL;
@@ -99,10 +100,10 @@ static status begin(kvasir_session **out, kvasir_model *m, const char *from, err
     return lib_enter(m, e);
 }
 
-/* Ends such a call: the session holds its model, or is freed after an error. */
+/* Ends a call that creates a session: takes a reference to the model, or frees the session after an error. */
 static status end(kvasir_session **out, kvasir_model *m, status st)
 {
-    if (st == ST_OK) lib_hold(m);
+    if (st == ST_OK) lib_retain(m);
     if (st != ST_OK && *out) {
         free_parts(*out);
         *out = NULL;
@@ -119,8 +120,8 @@ static status create(kvasir_session **out, kvasir_model *m, const char *strategy
     TRY(make(out, m, &spec, limit, false, e));
     if (limit > m->m->config.max_positions && m->opt.log) {
         char line[128];
-        snprintf(line, sizeof line, "limit %lld goes beyond the model's max_position_embeddings of %lld",
-                 (long long)limit, (long long)m->m->config.max_positions);
+        snprintf(line, sizeof line, "limit %lld exceeds the model's max_position_embeddings of %lld", (long long)limit,
+                 (long long)m->m->config.max_positions);
         m->opt.log(m->opt.arg, KVASIR_WARNING, line);
     }
     return ST_OK;
@@ -132,7 +133,7 @@ kvasir_status kvasir_session_create(kvasir_session **out, kvasir_model *m, const
     err e = {0};
     status st = begin(out, m, "model", &e);
     if (st == ST_OK) st = end(out, m, create(out, m, strategy, store, limit, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 void kvasir_session_free(kvasir_session *s)
@@ -140,7 +141,7 @@ void kvasir_session_free(kvasir_session *s)
     err e = {0};
     if (!s) return;
     kvasir_model *m = s->m;
-    if (lib_enter(m, &e) != ST_OK) return; /* a callback: what runs may be this one */
+    if (lib_enter(m, &e) != ST_OK) return; /* called in a callback, where the session may be in use */
     free_parts(s);
     (void)lib_leave(m, ST_OK);
     kvasir_model_free(m);
@@ -153,6 +154,7 @@ static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
     TRY(sequence_settle(&from->q, e));
     TRY(sequence_push(&to->q, from->q.ids.ids, from->q.n_fed, e));
     to->q.n_fed = from->q.n_fed;
+    to->q.reply = from->q.reply;
     status st = session_keep(&c, from->q.s, &none, e);
     if (st == ST_OK) st = session_load(to->q.s, c, &none, e);
     session_file_close(c);
@@ -172,7 +174,7 @@ kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *s, char 
     err e = {0};
     status st = begin(out, s ? s->m : NULL, "session", &e);
     if (st == ST_OK) st = end(out, s->m, fork_session(out, s, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 /* ---- files ---- */
@@ -182,10 +184,11 @@ static status save(kvasir_session *s, const char *path, err *e)
     session_notes n = {.ids = s->q.ids.ids,
                        .n_ids = s->q.n_fed,
                        .logits = s->has_logits ? s->logits : NULL,
-                       .random = s->sampling.seed};
+                       .random = s->sampling.seed,
+                       .n_generated = s->q.n_fed - s->q.reply};
     TRY(lib_need(path, "path", e));
     if (s->q.n_fed > 0 && !s->has_logits)
-        return err_set(e, ST_USAGE, "a session that was rewound is saved after its next token");
+        return err_set(e, ST_USAGE, "a rewound session cannot be saved; feed a token first");
     TRY(sequence_settle(&s->q, e));
     return session_save(s->q.s, path, &n, e);
 }
@@ -195,10 +198,10 @@ kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg
     err e = {0};
     status st = lib_enter_session(s, &e);
     if (st == ST_OK) st = lib_leave(s->m, save(s, path, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
-/* Loads a file. A token that was chosen and not fed is fed, as the program that saved the file would do. */
+/* Loads a file. A token that was sampled but not fed is fed, as the program that saved the file would do. */
 static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;
@@ -208,6 +211,7 @@ static status load_into(kvasir_session *s, session_file *f, err *e)
     if (n.n_ids == 0 && session_length(q->s) > 0)
         return err_set(e, ST_UNSUPPORTED, "the session was saved without its tokens");
     TRY(sequence_push(q, n.ids, n.n_ids, e));
+    q->reply -= n.n_generated;
     s->has_logits = n.n_ids > 0;
     q->n_fed = n.n_ids - (s->has_logits && !n.logits);
     if (!n.logits && s->has_logits) TRY(sequence_decode(&s->m->x, &q, 1, e));
@@ -234,10 +238,10 @@ kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *m, const c
     err e = {0};
     status st = begin(out, m, "model", &e);
     if (st == ST_OK) st = end(out, m, load(out, m, path, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
-/* ---- what is known of a session ---- */
+/* ---- statistics ---- */
 
 static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
 {
@@ -273,7 +277,7 @@ kvasir_status kvasir_session_stats(const kvasir_session *s, kvasir_stats *out, c
     err e = {0};
     status st = lib_enter_session(s, &e);
     if (st == ST_OK) st = lib_leave(s->m, stats(s, out, &e));
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 kvasir_status kvasir_session_tokens(const kvasir_session *s, const int32_t **ids, size_t *n, char *msg, size_t msg_size)
@@ -286,7 +290,7 @@ kvasir_status kvasir_session_tokens(const kvasir_session *s, const int32_t **ids
         *ids = s->q.ids.ids;
         *n = s->q.n_fed;
     }
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 kvasir_status kvasir_session_logits(const kvasir_session *s, const float **logits, char *msg, size_t msg_size)
@@ -295,7 +299,7 @@ kvasir_status kvasir_session_logits(const kvasir_session *s, const float **logit
     status st = lib_need(s, "session", &e);
     if (st == ST_OK) st = lib_need(logits, "logits", &e);
     if (st == ST_OK && !s->has_logits)
-        st = err_set(&e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");
+        st = err_set(&e, ST_USAGE, "no logits: nothing was fed, or the session was rewound");
     if (st == ST_OK) *logits = s->logits;
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Tokens and text. */
+/* Encoding and decoding. */
 #include "config.h"
 
 #include <string.h>
 
 #include "api/impl.h"
 #include "kernels/base/mem.h"
+#include "tokenizer/chat.h"
 
 static status check_flags(int32_t flags, int32_t known, err *e)
 {
     if ((flags & ~known) == 0) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "flags: %d, expected of %d", (int)flags, (int)known);
+    return err_set(e, ST_UNSUPPORTED, "flags: %d, expected bits of %d", (int)flags, (int)known);
 }
 
 static status check_room(const void *p, size_t room, const size_t *n, const char *name, err *e)
@@ -19,7 +20,7 @@ static status check_room(const void *p, size_t room, const size_t *n, const char
     return lib_need(n, "n", e);
 }
 
-/* Copies a list as far as the caller has room for it. */
+/* Copies as many ids as the caller has room for. */
 static status give_ids(const token_list *l, int32_t *ids, size_t room, size_t *n, err *e)
 {
     TRY(check_room(ids, room, n, "ids", e));
@@ -49,25 +50,34 @@ kvasir_status kvasir_tokenize(kvasir_model *m, const char *text, size_t n_text, 
     status st = tokenize(m, text, n_text, flags, &l, &e);
     if (st == ST_OK) st = give_ids(&l, ids, room, n, &e);
     token_list_free(&l);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
+}
+
+static status encode(kvasir_model *m, const chat_input *in, token_list *l, err *e)
+{
+    pthread_mutex_lock(&m->encoding);
+    status st = chat_encode(m->tok, in, l, e);
+    pthread_mutex_unlock(&m->encoding);
+    return st;
 }
 
 static status chat(kvasir_model *m, const char *name, const kvasir_message *messages, size_t n, token_list *l, err *e)
 {
-    chat_message *list;
+    chat_message *pairs;
+    json_t *list = NULL;
     TRY(lib_need(m, "model", e));
-    if (n == 0) return err_set(e, ST_USAGE, "messages: there are none");
+    if (n == 0) return err_set(e, ST_USAGE, "messages: none given");
     TRY(lib_need(messages, "messages", e));
     for (size_t i = 0; i < n; i++) {
         TRY(lib_need(messages[i].role, "role of a message", e));
         TRY(lib_need(messages[i].content, "content of a message", e));
     }
-    TRY(MEM_NEW(&list, n, e));
-    for (size_t i = 0; i < n; i++) list[i] = (chat_message){messages[i].role, messages[i].content};
-    pthread_mutex_lock(&m->encoding);
-    status st = chat_encode(m->tok, name, list, n, l, e);
-    pthread_mutex_unlock(&m->encoding);
-    mem_free(list);
+    TRY(MEM_NEW(&pairs, n, e));
+    for (size_t i = 0; i < n; i++) pairs[i] = (chat_message){messages[i].role, messages[i].content};
+    status st = chat_messages(&list, pairs, n, e);
+    if (st == ST_OK) st = encode(m, &(chat_input){.messages = list, .name = name}, l, e);
+    json_decref(list);
+    mem_free(pairs);
     return st;
 }
 
@@ -79,7 +89,31 @@ kvasir_status kvasir_chat(kvasir_model *m, const char *name, const kvasir_messag
     status st = chat(m, name, messages, n_messages, &l, &e);
     if (st == ST_OK) st = give_ids(&l, ids, room, n, &e);
     token_list_free(&l);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
+}
+
+static status chat_json(kvasir_model *m, const char *name, const char *conversation, token_list *l, err *e)
+{
+    json_t *j;
+    TRY(lib_need(m, "model", e));
+    TRY(lib_need(conversation, "conversation", e));
+    TRY(chat_parse(&j, conversation, strlen(conversation), "conversation", e));
+    chat_input in = chat_input_of(j);
+    in.name = name;
+    status st = encode(m, &in, l, e);
+    json_decref(j);
+    return st;
+}
+
+kvasir_status kvasir_chat_json(kvasir_model *m, const char *name, const char *conversation, int32_t *ids, size_t room,
+                               size_t *n, char *msg, size_t msg_size)
+{
+    err e = {0};
+    token_list l = {0};
+    status st = chat_json(m, name, conversation, &l, &e);
+    if (st == ST_OK) st = give_ids(&l, ids, room, n, &e);
+    token_list_free(&l);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 static status detokenize(kvasir_model *m, const int32_t *ids, size_t n_ids, int32_t flags, char **text, size_t *n,
@@ -111,7 +145,7 @@ kvasir_status kvasir_detokenize(kvasir_model *m, const int32_t *ids, size_t n_id
         *n = n_all;
     }
     mem_free(all);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 int32_t kvasir_is_end(const kvasir_model *m, int32_t id)
@@ -119,12 +153,12 @@ int32_t kvasir_is_end(const kvasir_model *m, int32_t id)
     return m && tokenizer_is_eos(m->tok, id);
 }
 
-/* ---- token by token ---- */
+/* ---- incremental decoding ---- */
 
 struct kvasir_text {
     kvasir_model *m;
     token_stream *stream;
-    char *bytes; /* what the last call gave, and a 0 */
+    char *bytes; /* result of the last call, NUL-terminated */
     size_t room;
 };
 
@@ -139,7 +173,7 @@ static status create(kvasir_text **out, kvasir_model *m, err *e)
         return st;
     }
     t->m = m;
-    lib_hold(m);
+    lib_retain(m);
     *out = t;
     return ST_OK;
 }
@@ -150,7 +184,7 @@ kvasir_status kvasir_text_create(kvasir_text **out, kvasir_model *m, char *msg, 
     if (out) *out = NULL;
     status st = lib_need(out, "out", &e);
     if (st == ST_OK) st = create(out, m, &e);
-    return lib_said(st, &e, msg, msg_size);
+    return lib_result(st, &e, msg, msg_size);
 }
 
 void kvasir_text_free(kvasir_text *text)
@@ -162,7 +196,7 @@ void kvasir_text_free(kvasir_text *text)
     mem_free(text);
 }
 
-/* Gives the bytes that an id adds; end: those that are left, without an id. */
+/* Returns the bytes that an id adds. end: returns the remaining bytes instead. */
 static status next(kvasir_text *t, bool end, int32_t id, const char **bytes, size_t *n, err *e)
 {
     const char *piece = NULL;
@@ -185,11 +219,11 @@ static status next(kvasir_text *t, bool end, int32_t id, const char **bytes, siz
 kvasir_status kvasir_text_push(kvasir_text *text, int32_t id, const char **bytes, size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    return lib_said(next(text, false, id, bytes, n, &e), &e, msg, msg_size);
+    return lib_result(next(text, false, id, bytes, n, &e), &e, msg, msg_size);
 }
 
 kvasir_status kvasir_text_end(kvasir_text *text, const char **bytes, size_t *n, char *msg, size_t msg_size)
 {
     err e = {0};
-    return lib_said(next(text, true, 0, bytes, n, &e), &e, msg, msg_size);
+    return lib_result(next(text, true, 0, bytes, n, &e), &e, msg, msg_size);
 }

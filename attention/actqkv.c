@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* ActQKV: memory blocks chosen by a probe of each prompt window that weighs activated queries more, and decode budgets
- * that travel across layers. doc/methods.md section 9.
+/* ActQKV: memory blocks chosen by a probe per prompt window that weighs activated queries more, and decode budgets that
+ * are divided among the layers. doc/methods.md section 9.
  *
- * Statistics, weights and probe use queries rotated at the fixed distance of far tokens, and run over the prompt tokens
- * of a layer so far. In decode steps the query is the probe.
+ * Statistics, weights and probe use queries rotated to the fixed distance of far tokens. Statistics run over the prompt
+ * tokens of a layer so far. In decode steps the query is the probe.
  *
- * The question in the probe (ActQKV 5.1 and its code; doc/methods.md 9.3): behind the first prompt window that ends
- * beyond question and band, z is for each query head the mean of the question's queries, at the fixed distance, whose
- * tokens have the largest band mass. Later windows of the prompt add its cosines to their scores. A weight of 0:
- * nothing of this is done. Nothing has to be saved but the buffers: a session is saved between prompts, and a prompt
- * starts anew. */
+ * Question (ActQKV 5.1 and its code; doc/methods.md 9.3): the first window that starts after the question and beyond
+ * the band computes z. For each query head, z is the mean of the question's queries with the largest band mass, at the
+ * fixed distance. Windows from then on add the cosine with z to their scores. A weight of 0 disables all of this. Only
+ * the buffers are saved, since sessions are saved between prompts and each prompt computes its own z. */
 #include "config.h"
 
 #include <stddef.h>
@@ -21,62 +20,58 @@ enum { P_PROBE = BLOCKS_OWN, P_GQA, P_POOL, P_CHOOSE, P_QUESTION };
 enum { PROBE_ACT, PROBE_MEAN };
 enum { BY_CONCAT, BY_MEAN };
 enum { POOL_FIXED, POOL_ENTROPY };
-enum { SEED = 42, BEST = 4 }; /* of choose=random; tokens of the question that z is made of */
+enum { SEED = 42, BEST = 4 }; /* of choose=random; tokens of the question in z */
 enum { CHOOSE_BEST, CHOOSE_ALL, CHOOSE_RANDOM, CHOOSE_NEWEST };
 
 static const attn_param params[] = {
     BLOCKS_PARAMS(64, 512, 256, 32, 4),
-    [P_PROBE] = {"probe", "act mean", "probe of a window: activated queries weigh more, or the plain mean", PROBE_ACT,
-                 0, 1},
+    [P_PROBE] = {"probe", "act mean", "probe of a prompt window: activated queries weigh more, or the plain mean",
+                 PROBE_ACT, 0, 1},
     [P_GQA] = {"gqa", "layer_concat layer_mean",
-               "score of a memory block, for all heads: cosine of the heads concatenated, or the mean of "
-               "one a head",
-               BY_CONCAT, 0, 1},
+               "score of a block: cosine over the concatenated heads, or the mean of the heads' cosines", BY_CONCAT, 0,
+               1},
     [P_POOL] = {"pool", "fixed entropy",
-                "budget of a decode step: the same in all layers, or shared out by the entropy of their scores",
-                POOL_ENTROPY, 0, 1},
+                "budget of a decode step: equal in all layers, or divided by the entropy of their scores", POOL_ENTROPY,
+                0, 1},
     [P_CHOOSE] = {"choose", "best all random newest",
-                  "blocks by their scores; or controls that look at none: all blocks, whatever the budget; as many as "
-                  "it has room for, at random or the newest",
+                  "blocks by score; controls without scores: all blocks, or as many as the budget at random or newest",
                   CHOOSE_BEST, 0, 3},
-    [P_QUESTION] =
-        {"question", NULL,
-         "weight of the question in the scores of prompt windows behind it, where an evaluation says where it "
-         "stands (published: 4)",
-         0, 0, 1000},
+    [P_QUESTION] = {"question", NULL,
+                    "weight of a marked question in the scores of later prompt windows; 0: off (published: 4)", 0, 0,
+                    1000},
     {.key = NULL},
 };
 
 typedef struct {
     block_memory b;
-    buf *mean;      /* f32 mean, m2 [2][dim] of the prompt's queries so far */
-    int64_t n_stat; /* tokens in them before this forward */
+    buf *mean;      /* f32 [2][dim] mean and m2 of the prompt's queries so far */
+    int64_t n_stat; /* tokens in the statistics before this forward */
     bool queried;   /* this forward had queries */
     /* Budgets. */
-    bool pools;                     /* the layers of this forward share a pool */
-    int *rank;                      /* [n_layers] place of a layer among those that share */
-    entropy_pool pool;              /* its buffers are those below */
+    bool pools;                     /* the layers of this forward divide a pool of blocks */
+    int *rank;                      /* [n_layers] index of a layer among those of the pool */
+    entropy_pool pool;              /* uses the following buffers */
     buf left, k, count, sum, theta; /* k i64 [n_layers] */
     /* The question. */
-    int64_t made; /* first position of the window before which z was made; INT64_MAX: not yet in this prompt */
-    buf *asked;   /* f32 [n_heads][rows][head_dim]: its queries, by position; the last ones, at most a window */
+    int64_t made; /* first position of the window that computed z; INT64_MAX: not yet in this prompt */
+    buf *asked;   /* f32 [n_heads][rows][head_dim]: last queries of the question, by position, at most a window */
     buf *z;       /* f32 [n_heads][head_dim] */
-    buf cosines;  /* scratch: with z */
+    buf cosines;  /* scratch: cosines with z */
 } act_memory;
 
-/* Blocks of a layer where none has more than another. */
+/* Returns the blocks of a layer with equal budgets. */
 static int64_t nominal_of(const attn_spec *s)
 {
     return s->value[P_CHOOSE] == CHOOSE_ALL ? (int64_t)1 << 40 : blocks_budget(s);
 }
 
-/* Controls take equally many blocks in every layer. */
+/* Returns POOL_*. Controls take the same number of blocks in every layer. */
 static int64_t pool_of(const attn_spec *s)
 {
     return s->value[P_CHOOSE] == CHOOSE_BEST ? s->value[P_POOL] : POOL_FIXED;
 }
 
-/* Blocks that a layer may get. */
+/* Returns the most blocks of a layer. */
 static int64_t most_of(const attn_spec *s)
 {
     return pool_of(s) == POOL_ENTROPY ? 2 * nominal_of(s) : nominal_of(s);
@@ -85,12 +80,11 @@ static int64_t most_of(const attn_spec *s)
 static status act_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (s->value[P_QUESTION] && s->value[P_CHOOSE] != CHOOSE_BEST)
-        return err_set(e, ST_USAGE, "%s: question=%lld with a choice that looks at no score, expected choose=best",
-                       s->text, (long long)s->value[P_QUESTION]);
+        return err_set(e, ST_USAGE, "%s: question=%lld requires choose=best", s->text, (long long)s->value[P_QUESTION]);
     return blocks_check(s, shape, e);
 }
 
-/* ---- life ---- */
+/* ---- memory ---- */
 
 #define AT(member) offsetof(act_memory, member)
 
@@ -111,7 +105,7 @@ static void act_declare(attn_decl *d)
     decl_bytes(d, MEM_SCRATCH, AT(cosines), "question: scratch", n.blocks * f);
 }
 
-/* Controls: scores that follow from the numbers of blocks alone, in every layer, window and step. */
+/* Controls: uploads scores that depend only on block numbers, for all layers, windows and steps. */
 static void rank_blindly(attn_view *v)
 {
     const act_memory *c = v->own;
@@ -122,7 +116,7 @@ static void rank_blindly(attn_view *v)
     }
 }
 
-/* The layers that share a pool are those of v->layers. */
+/* Resets the pool, which has the layers of v->layers. */
 static void reset_budgets(attn_view *v)
 {
     act_memory *c = v->own;
@@ -177,7 +171,7 @@ static status act_state(attn_view *v, attn_state *s, err *e)
 
 /* ---- budgets ---- */
 
-/* Opens the pool of a decode step. Bounds: methods.md 9.7, 32 and 92 for the default 46. */
+/* Opens the pool of a decode step. Bounds per layer: methods.md 9.7, 32 and 92 blocks for the default of 46. */
 static void open_pool(attn_view *v)
 {
     act_memory *c = v->own;
@@ -187,7 +181,7 @@ static void open_pool(attn_view *v)
     if (c->pools) v->be->ops->upload(v->be, c->left, &all, sizeof all);
 }
 
-/* The blocks of n that `layer` may choose by their scores: i64 [1] in ops memory; p NULL: the nominal number. */
+/* Takes the layer's budget from the pool, by the scores of items n. Returns i64 [1] in ops memory; p NULL: nominal. */
 static buf take_budget(const attn_view *v, int layer, item_range n)
 {
     const act_memory *c = v->own;
@@ -199,7 +193,7 @@ static buf take_budget(const attn_view *v, int layer, item_range n)
 
 /* ---- the question ---- */
 
-/* What is kept of the question in the prompt at hand. */
+/* Returns the span of the question's queries that are kept in the current prompt. */
 static attn_span span_of(const attn_view *v, const attn_part *p)
 {
     const block_memory *b = v->own;
@@ -228,7 +222,7 @@ static void keep(const attn_view *v, const attn_part *p, int layer, attn_span sp
     v->be->ops->kv_write(v->be, &job, 1);
 }
 
-/* A block of the question's tokens, whose representative is z: queries stand for keys. */
+/* Computes z as the representative of a block of the question's tokens, with queries in place of keys. */
 static void make(const attn_view *v, const attn_part *p, int layer, attn_span span)
 {
     const act_memory *c = v->own;
@@ -248,7 +242,7 @@ static void make(const attn_view *v, const attn_part *p, int layer, attn_span sp
     v->be->ops->block->form(v->be, &x, &rows, &m, 0, 1, from);
 }
 
-/* Before a window is scored, in each window: keeps queries of the question, or makes z. */
+/* Runs in each window before scoring: keeps queries of the question, or computes z. */
 static void hear_question(const attn_view *v, const attn_part *p, int layer)
 {
     act_memory *c = v->own;
@@ -262,8 +256,8 @@ static void hear_question(const attn_view *v, const attn_part *p, int layer)
     if (c->made == p->first) make(v, p, layer, span);
 }
 
-/* Adds weight * cos(z, representative) to the scores of the blocks n in a window of a prompt, once there is a z. parts:
- * as for block_ops.score. */
+/* Adds weight * cos(z, representative) to the scores of the blocks n in a prompt window, if z exists. parts: as in
+ * block_ops.score. */
 static void weigh_question(const attn_view *v, const attn_part *p, int layer, item_range n, size_t parts)
 {
     const act_memory *c = v->own;
@@ -285,7 +279,7 @@ static void act_begin(attn_view *v, const attn_part *p)
     open_pool(v);
 }
 
-/* The statistics take in the window's queries; the probe is made of them. */
+/* Updates the statistics with the window's queries and returns the probe, which is computed only if `wanted`. */
 static buf probe_of(const attn_view *v, const attn_part *p, int layer, bool wanted)
 {
     act_memory *c = v->own;
@@ -330,7 +324,7 @@ static const block_kind kind = {most_of, act_choose};
 
 const attn_method attn_actqkv = {
     .name = "actqkv",
-    .summary = "ActQKV: blocks chosen by activated queries, budgets that travel across layers",
+    .summary = "ActQKV: blocks chosen by activated queries, budgets divided among the layers",
     .source = "ActQKV (github.com/MrXiaoaa/ActQKV) on InfLLM (Xiao et al. 2024, arXiv 2402.04617); "
               "doc/methods.md 9 and 12.1, deviations 9.7 and 12.1",
     .params = params,

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* FIER's one-bit keys, as an index of a method. */
+/* FIER's one-bit keys, used as a method's index. */
 #ifndef ATTENTION_BITS_H
 #define ATTENTION_BITS_H
 
 #include "attention/method.h"
 #include "kernels/ops_fier.h"
 
-/* A member of the method's struct. */
+/* Member of the method's struct. */
 typedef struct {
     buf *bits, *levels, *ring; /* [n_layers] */
     fier_index *index;         /* [n_layers] */
 } key_bits;
 
-/* at: offset of the key_bits; group: tokens that share two levels. */
+/* Declares the buffers. at: offset of the key_bits; group: tokens that share two levels. */
 void bits_declare(attn_decl *d, size_t at, int64_t group);
-/* Products are the paper's. */
+/* Fills the indexes; products are computed as in the paper. */
 void bits_reset(key_bits *b, const attn_view *v, int64_t group);
 
 #endif

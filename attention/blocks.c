@@ -14,7 +14,7 @@ static const block_kind *kind_of(const attn_spec *s)
     return s->method->kind;
 }
 
-/* ---- what methods have in common ---- */
+/* ---- rule ---- */
 
 int64_t blocks_budget(const attn_spec *s)
 {
@@ -66,7 +66,6 @@ int64_t blocks_after(const block_rule *r, int64_t n)
     return max64(n - r->local - r->sink, 0) / r->block;
 }
 
-/* First position of the band of a query. */
 static int64_t band_from(const block_rule *r, int64_t query)
 {
     return max64(query - r->local + 1, 0);
@@ -169,7 +168,7 @@ static band_mass mass_of(const attn_view *v, int layer)
 
 /* ---- the counts of a window ---- */
 
-/* First position that a query of a layer sees. */
+/* Returns the first position that a query of a layer sees. */
 static int64_t seen_from(const attn_view *v, int layer, int64_t query)
 {
     return query + 1 - attn_visible(v->shape, layer, query + 1);
@@ -182,7 +181,7 @@ item_range blocks_candidates(const attn_view *v, int layer, int64_t query)
     return (item_range){n, min64(hidden / r->block, n), n};
 }
 
-/* No score is read if all candidates are taken. */
+/* Reads no scores if all candidates are taken. */
 void blocks_choose(const attn_view *v, item_range items, int64_t k, buf budget)
 {
     const block_memory *b = v->own;
@@ -204,16 +203,16 @@ void blocks_choose(const attn_view *v, item_range items, int64_t k, buf budget)
                 1);
 }
 
-/* Entry of `at` that holds a position. */
-static size_t place(const attn_view *v, int64_t pos)
+/* Returns the entry of `at` for a position. */
+static size_t entry_of(const attn_view *v, int64_t pos)
 {
     const block_memory *b = v->own;
     return (size_t)(pos - (v->length - b->n.back));
 }
 
-/* Makes the table that rotates keys of the band at their positions [first, end). A decode step adds its own row, unless
- * it has other frequencies than the step before. */
-static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t end)
+/* Computes the rotation table for the band's positions [first, end). A decode step only adds its own row, unless its
+ * frequencies differ from those of the step before. */
+static void make_band_table(attn_view *v, const attn_part *p, int64_t first, int64_t end)
 {
     block_memory *b = v->own;
     size_t row = 2 * attn_pairs(v->shape) * sizeof(float);
@@ -222,37 +221,36 @@ static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t e
     if (!held) b->table_from = b->table_to = first;
     if (b->table_to < end)
         v->be->ops->rope_table(v->be, buf_at(b->table, (size_t)(b->table_to - b->table_from) * row),
-                               buf_at(b->at, place(v, b->table_to) * sizeof(int64_t)), (size_t)(end - b->table_to),
+                               buf_at(b->at, entry_of(v, b->table_to) * sizeof(int64_t)), (size_t)(end - b->table_to),
                                p->freq, attn_pairs(v->shape), p->mscale);
     b->table_to = max64(b->table_to, end);
 }
 
-/* The row of the table for a position. */
-static buf turn_at(const attn_view *v, int64_t pos)
+static buf rope_at(const attn_view *v, int64_t pos)
 {
     const block_memory *b = v->own;
     return buf_at(b->table, (size_t)(pos - b->table_from) * 2 * attn_pairs(v->shape) * sizeof(float));
 }
 
-/* The far table rotates queries at the fixed distance. A raw key has no factor mscale of its own, so the query there
- * carries both. */
+/* Uploads positions and computes the tables. The far table rotates queries at the fixed distance. Raw keys are not
+ * scaled by mscale, so the queries are scaled by its square. */
 void blocks_begin(attn_view *v, const attn_part *p)
 {
     block_memory *b = v->own;
     const backend_ops *o = v->be->ops;
     int64_t end = v->length + (int64_t)p->n_tok, first = band_from(&b->rule, v->length);
     size_t half = attn_pairs(v->shape), rows = p->n_tok < b->n.rows ? p->n_tok : b->n.rows;
-    size_t n = place(v, end);
+    size_t n = entry_of(v, end);
     for (size_t i = 0; i < n; i++) b->pos[i] = end - (int64_t)(n - i);
     o->upload(v->be, b->at, b->pos, n * sizeof *b->pos);
-    turn_band(v, p, first, end);
+    make_band_table(v, p, first, end);
     o->rope_table(v->be, b->far_table, b->far_pos, rows, p->freq, half, p->mscale * p->mscale);
     v->observes = true;
 }
 
 /* ---- segments ---- */
 
-/* The band of a decode step's query, of which it sees all rows. */
+/* Returns the band of a decode step. Its query sees all rows of it. */
 static attn_seg band_of_step(const attn_view *v, const attn_part *p, int layer)
 {
     const block_memory *b = v->own;
@@ -261,12 +259,12 @@ static attn_seg band_of_step(const attn_view *v, const attn_part *p, int layer)
                       .n_lists = 1,
                       .first = first,
                       .n_max = p->first + 1 - first,
-                      .turn = turn_at(v, first),
+                      .rope = rope_at(v, first),
                       .scores = b->sums,
                       .score_stride = b->n.band};
 }
 
-/* The bands of a prompt window's queries. */
+/* Returns the band of a prompt window, a scratch copy with rotated keys. */
 static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer)
 {
     const block_memory *b = v->own;
@@ -278,7 +276,7 @@ static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer
     o->codes->fetch(v->be, &b->band, rows, first, n, v->read);
     for (size_t h = 0; h < b->band.n_kv_heads; h++) {
         buf k = buf_at(b->band.k, h * b->band.cap * d * sizeof(float));
-        o->rope(v->be, k, k, turn_at(v, first), (size_t)n, 1, d, attn_pairs(v->shape));
+        o->rope(v->be, k, k, rope_at(v, first), (size_t)n, 1, d, attn_pairs(v->shape));
     }
     return (attn_seg){.rows = &b->band,
                       .copied = true,
@@ -290,8 +288,23 @@ static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer
                       .band = b->rule.local};
 }
 
-/* Sinks, chosen blocks and pending tokens. In a prompt window the tokens that leave the band inside it are far for some
- * queries only: a query sees what lies `local` behind it. */
+/* Returns the band of a step. Its keys are rotated as they are read, or in a copy if the model rotates only a part of
+ * them. */
+static attn_seg band_of(const attn_view *v, const attn_part *p, int layer)
+{
+    const block_memory *b = v->own;
+    const bool prompt = p->flags & ATTN_PROMPT;
+    if (!prompt && !attn_rotates_part(v->shape)) return band_of_step(v, p, layer);
+    attn_seg seg = band_of_window(v, p, layer);
+    if (prompt) return seg;
+    seg.masked = false;
+    seg.scores = b->sums;
+    seg.score_stride = b->n.band;
+    return seg;
+}
+
+/* Returns the segment of sinks, selected blocks and pending tokens. Tokens that leave the band within a prompt window
+ * are far for some of its queries only: a query sees those at least `local` tokens before it. */
 static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, bool chosen)
 {
     const block_memory *b = v->own;
@@ -319,10 +332,10 @@ static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, b
                       .at = prompt ? list.idx : (buf){NULL},
                       .band = prompt && window > 0 ? window - r->local : 0,
                       .table = b->far_table,
-                      .qpos = prompt ? buf_at(b->at, place(v, p->first - r->local) * sizeof(int64_t)) : (buf){NULL}};
+                      .qpos = prompt ? buf_at(b->at, entry_of(v, p->first - r->local) * sizeof(int64_t)) : (buf){NULL}};
 }
 
-static void select_one(const attn_turn *t, int layer)
+static void select_one(const attn_task *t, int layer)
 {
     attn_view *v = t->v;
     const attn_part *p = &t->p;
@@ -337,20 +350,20 @@ static void select_one(const attn_turn *t, int layer)
     kind_of(v->spec)->choose(v, p, layer, n);
     sel->n_seg = 0;
     if (end > b->rule.local) sel->seg[sel->n_seg++] = far_segment(v, p, layer, n > 0);
-    sel->seg[sel->n_seg++] = prompt ? band_of_window(v, p, layer) : band_of_step(v, p, layer);
+    sel->seg[sel->n_seg++] = band_of(v, p, layer);
     sel->head = b->rule.sink;
     sel->tail = b->rule.sink + b->rule.block * n;
-    sel->attended = min64(end, b->rule.local); /* ops count what is far */
+    sel->attended = min64(end, b->rule.local); /* ops count far tokens */
 }
 
-static void blocks_select(const attn_turn *t, size_t n, int layer)
+static void blocks_select(const attn_task *t, size_t n, int layer)
 {
     for (size_t i = 0; i < n; i++) select_one(&t[i], layer);
 }
 
 /* ---- forming blocks ---- */
 
-/* The n blocks from `block` on. m NULL: their tokens were never attended. */
+/* Forms n blocks from `block` on. m NULL: their tokens were never attended. */
 static void form(const attn_view *v, int layer, const band_mass *m, int64_t block, int64_t n)
 {
     const block_memory *b = v->own;
@@ -364,7 +377,7 @@ static void form(const attn_view *v, int layer, const band_mass *m, int64_t bloc
     o->block->form(v->be, &x, &b->keys, m, block, n, pos);
 }
 
-/* The attention that band rows received, by the lse of the joint softmax; then the blocks that are full. */
+/* Adds the attention that band rows received, by the lse of the joint softmax, then forms the blocks that are full. */
 static void blocks_observe(attn_view *v, const attn_part *p, int layer, buf q, buf lse)
 {
     block_memory *b = v->own;
@@ -393,7 +406,7 @@ static void blocks_observe(attn_view *v, const attn_part *p, int layer, buf q, b
     b->observed = true;
 }
 
-/* Rows that were stored and never attended (synthetic contexts): no token has any mass. */
+/* Forms blocks of rows that were stored without attention (synthetic contexts). No token has any mass. */
 static void form_unattended(const attn_view *v, int layer, int64_t first, int64_t end)
 {
     const block_memory *b = v->own;
@@ -412,14 +425,14 @@ static void blocks_layer_end(attn_view *v, const attn_part *p, int layer)
     b->observed = false;
 }
 
-/* Updates of masses and statistics by queries cannot be reverted. */
+/* Fails: updates of masses and statistics by queries cannot be reverted. */
 static const char *blocks_rewind(attn_view *v, int64_t n)
 {
-    return n == v->length ? NULL : "masses and statistics hold later queries";
+    return n == v->length ? NULL : "masses and statistics include later queries";
 }
 
-/* Attention is exact while everything fits into the band. But masses and statistics need the queries of every window,
- * which a sequence that shares another one's prompt does not get. */
+/* Attention is full while everything fits into the band, but masses and statistics need the queries of every window. A
+ * sequence that shares a prompt does not receive them. */
 static bool blocks_exact_prompt(const attn_view *v, int64_t n)
 {
     (void)v;

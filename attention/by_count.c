@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 typedef struct {
-    buf idx;         /* i32 [n_layers][budget] selected slots, */
-    int32_t *slots;  /* on the host, */
-    int64_t *counts; /* and their numbers */
+    buf idx;         /* i32 [n_layers][budget] selected slots */
+    int32_t *slots;  /* host copy of idx */
+    int64_t *counts; /* [n_layers] selected slots per layer */
 } by_count;
 
 static void count_declare(attn_decl *d)
@@ -19,7 +19,7 @@ static void count_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, offsetof(by_count, counts), "selected slots", n * sizeof(int64_t));
 }
 
-/* True if a step chooses in a layer that sees `seen` tokens. */
+/* True if a step selects in a layer that sees `seen` tokens. */
 static bool chooses(const attn_view *v, const attn_part *p, int64_t seen)
 {
     return !(p->flags & ATTN_PROMPT) && (seen > v->spec->budget || v->spec->forced);
@@ -37,7 +37,7 @@ static void count_begin(attn_view *v, const attn_part *p)
         v->be->ops->upload(v->be, c->idx, c->slots, (size_t)(v->shape->n_layers * budget) * sizeof(int32_t));
 }
 
-static void count_select(const attn_turn *t, size_t n, int layer)
+static void count_select(const attn_task *t, size_t n, int layer)
 {
     full_select(t, n, layer);
     for (; n > 0; n--, t++) {

@@ -8,11 +8,11 @@
 
 #define AT(member) (at + offsetof(attn_certify, member))
 
-/* Why no bound of a store's keys certifies anything; NULL: it can. */
+/* Returns the reason why a store's key bounds cannot certify; NULL: they can. */
 static const char *without_bound(const kv_format *f)
 {
     if (kv_in_blocks(f)) return NULL;
-    if (f->bits < 4) return "a bound from 2 bits certifies nothing; use 4";
+    if (f->bits < 4) return "bounds from 2-bit keys certify nothing; use 4 bits";
     if (f->hf && !f->float_zero) return "the offset of a run is one byte and may wrap, so its keys have no bound";
     return NULL;
 }
@@ -31,17 +31,15 @@ status certify_check(const attn_spec *s, float eps, gqa_mode gqa, bool p, err *e
         return err_set(e, ST_USAGE, "%s: certify over store %s: %s", s->text, store, without_bound(&s->kv));
     if (gqa == GQA_MEAN_Q || gqa >= GQA_LAYER_MEAN)
         return err_set(e, ST_USAGE,
-                       "%s: certify needs scores of each query head: gqa per_q, mean_s, sum_s, max_s or vote", s->text);
-    if (p)
-        return err_set(e, ST_USAGE, "%s: p and certify both say how many tokens a list takes: one is expected",
-                       s->text);
+                       "%s: certify requires scores per query head: gqa=per_q, mean_s, sum_s, max_s or vote", s->text);
+    if (p) return err_set(e, ST_USAGE, "%s: p and certify are mutually exclusive", s->text);
     return ST_OK;
 }
 
-void certify_declare(attn_decl *d, size_t at, int64_t places)
+void certify_declare(attn_decl *d, size_t at, int64_t columns)
 {
     size_t heads = (size_t)d->shape->n_heads, layers = (size_t)d->shape->n_layers;
-    decl_scratch(d, AT(error), "bounds of keys", heads * sizeof(float), places);
+    decl_scratch(d, AT(error), "bounds of keys", heads * sizeof(float), columns);
     decl_bytes(d, MEM_SCRATCH, AT(bound), "certificates", layers * heads * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(counts), "certificates", CERTIFY_COUNTS * sizeof(uint64_t));
 }
@@ -53,14 +51,14 @@ void certify_reset(attn_certify *c, const attn_view *v, float eps)
     if (eps > 0) v->be->ops->upload(v->be, c->counts, zero, sizeof zero);
 }
 
-/* The number of tokens that a share of the lists has at most, to a thirty-second. */
-static int64_t tokens_at(const uint64_t *counts, double share)
+/* Returns a quantile of the tokens per list, to 1/32. */
+static int64_t tokens_at(const uint64_t *counts, double fraction)
 {
     uint64_t n = 0;
     int bin = 0;
     for (; bin < CERTIFY_COUNTS - CERTIFY_BINS; bin++) {
         n += counts[CERTIFY_BINS + bin];
-        if (n > 0 && (double)n >= share * (double)counts[CERTIFY_LISTS]) break;
+        if (n > 0 && (double)n >= fraction * (double)counts[CERTIFY_LISTS]) break;
     }
     return min64(certify_bin_most(bin), (int64_t)counts[CERTIFY_MOST]);
 }

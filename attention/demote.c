@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Keys have a pair for each channel of a group of tokens. */
+/* True if keys are quantized by channel over groups of tokens. */
 static bool in_groups(int how)
 {
     return how == DEMOTE_KIVI2 || how == DEMOTE_KIVI4;
@@ -26,7 +26,7 @@ static int bits_of(int how)
     return two ? 2 : four ? 4 : 0;
 }
 
-/* By token a run is half a row: rotary embedding pairs channel c with c + dim / 2. */
+/* Returns the quantization. By token, a run is half a row, since rotary embedding pairs channels c and c + dim / 2. */
 static kv_codes codes_of(demote_rule r, const attn_shape *sh, int64_t cap)
 {
     bool groups = in_groups(r.how);
@@ -41,22 +41,20 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
 {
     if (r.how == DEMOTE_NONE) return ST_OK;
     if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
-        return err_set(e, ST_USAGE, "%s: demotion needs exact rows, found --kv %s, expected f16, bf16 or f32", s->text,
+        return err_set(e, ST_USAGE, "%s: demotion requires float rows, found --kv %s; use f16, bf16 or f32", s->text,
                        kv_format_name(&s->kv));
     if (bits_of(r.how) > 0 && !in_groups(r.how) && shape->head_dim % 2)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: demotion: head_dim %d, expected an even one: codes have runs of half a row", s->text,
-                       shape->head_dim);
+        return err_set(e, ST_UNSUPPORTED, "%s: demotion: head_dim %d: must be even", s->text, shape->head_dim);
     for (int l = 0; l < shape->n_layers; l++)
         if (shape->window[l] > 0 && !attn_is_dense(s, shape, l))
-            return err_set(e, ST_UNSUPPORTED, "%s: demotion: layer %d has a window of %d tokens, expected none",
+            return err_set(e, ST_UNSUPPORTED,
+                           "%s: demotion: layer %d has a window of %d tokens; sliding windows are not supported",
                            s->text, l, shape->window[l]);
     return ST_OK;
 }
 
 /* ---- memory ---- */
 
-/* Buffers of a step that recalls some rows. */
 static void declare_recall(attn_decl *d, size_t at, int64_t recall, int64_t cap)
 {
     size_t scores = ((size_t)d->shape->n_heads + d->heads) * sizeof(float);
@@ -77,8 +75,7 @@ void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
     if (r.how == DEMOTE_NONE) return;
     decl_regions(d, MEM_ROWS, AT(k), "demoted K", d->heads, row, cap, used);
     decl_regions(d, MEM_ROWS, AT(v), "demoted V", d->heads, row, cap, used);
-    size_t runs = c.bits ? codes_runs(&c, dim) : 0,
-           pairs = c.by_token ? runs : dim; /* of a value; of a group of keys */
+    size_t runs = c.bits ? codes_runs(&c, dim) : 0, pairs = c.by_token ? runs : dim; /* per value; per group of keys */
     if (c.bits) decl_regions(d, MEM_ROWS, AT(k_pair), "demoted K", d->heads, pairs * pair, cap / g, used / g);
     if (c.bits) decl_regions(d, MEM_ROWS, AT(v_pair), "demoted V", d->heads, runs * pair, cap, used);
     if (!r.in_order) decl_regions(d, MEM_STATE, AT(at), "demoted positions", d->lists, i32, cap, used);
@@ -112,7 +109,7 @@ void demote_reset(demoted *m, const attn_view *v, demote_rule rule, size_t n_lis
             r->cap = (size_t)m->cap;
             continue;
         }
-        r->type = kv_number_type(&v->spec->kv); /* of no row */
+        r->type = kv_number_type(&v->spec->kv); /* unused: all rows are quantized */
         r->codes.k = m->k[l], r->codes.v = m->v[l];
         r->codes.k_pair = m->k_pair[l], r->codes.v_pair = m->v_pair[l];
         r->codes.k_at = r->codes.v_at = m->map;
@@ -144,9 +141,9 @@ void demote_take(const demoted *m, const attn_view *v, int layer, int64_t first,
     v->be->ops->codes->demote(v->be, &j);
 }
 
-/* Of the n rows of a segment the best of each region: by the votes of the heads that read it, which see keys as they
- * are kept. */
-static void choose_rows(const demoted *m, const attn_turn *t, attn_seg *s)
+/* Restricts a segment to the best rows of each region, by votes of the heads that read it. Heads score the stored keys.
+ */
+static void choose_rows(const demoted *m, const attn_task *t, attn_seg *s)
 {
     const attn_view *v = t->v;
     const backend_ops *o = v->be->ops;
@@ -183,7 +180,7 @@ static void choose_rows(const demoted *m, const attn_turn *t, attn_seg *s)
     s->n_max = m->rule.recall;
 }
 
-void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n)
+void demote_select(const demoted *m, const attn_task *t, int layer, int64_t n)
 {
     attn_sel *sel = t->sel;
     int64_t recall = m->rule.recall;
@@ -202,7 +199,7 @@ void demote_download(const attn_view *v, buf at, int64_t n, int64_t *out)
 {
     int32_t x;
     v->be->ops->download(v->be, out, at, (size_t)n * sizeof x);
-    for (int64_t i = n - 1; i >= 0; i--) { /* widened in place */
+    for (int64_t i = n - 1; i >= 0; i--) { /* widens in place */
         memcpy(&x, (char *)out + (size_t)i * sizeof x, sizeof x);
         out[i] = x;
     }

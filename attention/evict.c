@@ -24,14 +24,14 @@ static evict_rule rule_of(const attn_spec *s)
     return r;
 }
 
-/* Entries that a list keeps of n tokens; what is demoted in groups waits there until a group is full. */
+/* Returns the entries that a list keeps of n tokens, including those that wait for a full group to be demoted. */
 static int64_t budget_at(const attn_spec *s, int64_t n)
 {
-    int64_t keep = kind_of(s)->share ? kind_of(s)->share(s, n) : s->budget;
+    int64_t keep = kind_of(s)->keeps ? kind_of(s)->keeps(s, n) : s->budget;
     return keep + max64(n - keep, 0) % demote_rule_of(s).group;
 }
 
-/* Entries of a list that are demoted of n tokens, at most. */
+/* Returns the most entries of a list that are demoted of n tokens. */
 static int64_t most_demoted(const attn_spec *s, int64_t n)
 {
     return max64(n - budget_at(s, n), 0);
@@ -46,16 +46,16 @@ static bool by_layer(const evict_rule *r)
 static const char *evict_alone(const attn_spec *s)
 {
     evict_rule r = rule_of(s);
-    return r.sums && by_layer(&r) ? "the sums of all heads that gqa=layer_mean keeps; use gqa=mean_s" : NULL;
+    return r.sums && by_layer(&r) ? "gqa=layer_mean sums over the heads of all ranks; use gqa=mean_s" : NULL;
 }
 
 status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     static const char *const why[GQA_COUNT] = {
-        [GQA_MEAN_Q] = "gqa=mean_q: each query has its own weights",
-        [GQA_VOTE] = "gqa=vote: attention weights are a softmax already, their sum is gqa=sum_s",
-        [GQA_LAYER_VOTE] = "gqa=layer_vote: attention weights are a softmax already, use layer_mean",
-        [GQA_LAYER_CONCAT] = "gqa=layer_concat: weights belong to single heads, use layer_mean"};
+        [GQA_MEAN_Q] = "gqa=mean_q: each query has its own weights; use mean_s",
+        [GQA_VOTE] = "gqa=vote: attention weights are already a softmax; use sum_s",
+        [GQA_LAYER_VOTE] = "gqa=layer_vote: attention weights are already a softmax; use layer_mean",
+        [GQA_LAYER_CONCAT] = "gqa=layer_concat: weights belong to single heads; use layer_mean"};
     const char *bad = why[attn_gqa(s)];
     int64_t least = kind_of(s)->least;
     if (bad) return err_set(e, ST_USAGE, "%s: %s", s->text, bad);
@@ -76,7 +76,7 @@ static int64_t chunk_of(const attn_limits *lim)
     return min64(lim->chunk, lim->n_tokens);
 }
 
-/* Entries of a list at its peak: a whole prompt, or what is kept and one chunk. */
+/* Returns the peak entries of a list: a whole prompt, or the kept entries and one chunk. */
 static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const evict_rule *r)
 {
     int64_t most = s->budget + r->low.group - 1;
@@ -84,7 +84,7 @@ static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const ev
     return r->each_chunk && !r->once ? chunked : lim->n_tokens;
 }
 
-/* True if something was evicted from a sequence of n tokens, between two forwards. */
+/* True if tokens were evicted from a sequence of n tokens, between forwards. */
 static bool evicted(int64_t entries, int64_t n)
 {
     return entries < n;
@@ -94,7 +94,7 @@ static bool evicted(int64_t entries, int64_t n)
 
 #define AT(member) offsetof(evict_ctx, member)
 
-/* A part of each entry of each layer's lists. */
+/* Declares a column of the lists of each layer. */
 static void decl_column(attn_decl *d, size_t at, const char *name, int64_t cap)
 {
     decl_regions(d, MEM_STATE, at, name, d->lists, sizeof(int32_t), cap, min64(d->entries, cap));
@@ -117,7 +117,9 @@ static void evict_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(kept), "lists of kept tokens", n * sizeof(kept_rows));
     decl_column(d, AT(at), "positions", stride);
     if (!coded) decl_column(d, AT(slot), "slots", stride);
-    if (!coded) d->buffers.mem[d->buffers.n_mem - 1].whole = evicted(d->entries, d->n); /* a permutation of all */
+    if (!coded)
+        d->buffers.mem[d->buffers.n_mem - 1].whole =
+            evicted(d->entries, d->n); /* after evictions a permutation of all slots */
     if (r.sums) decl_column(d, AT(sum), "sums", stride);
     if (!r.sums) decl_scratch(d, AT(score), "scores", lists * f32, stride);
     if (!r.once) decl_scratch(d, AT(logits), "logits", heads * f32, stride);
@@ -127,7 +129,7 @@ static void evict_declare(attn_decl *d)
     demote_declare(d, AT(low), r.low, most_demoted(d->spec, d->lim->n_tokens));
 }
 
-/* Entries of all lists: the first n positions. */
+/* Sets all lists to the first n positions. */
 static void set_counts(attn_view *v, int64_t n)
 {
     evict_ctx *c = v->own;
@@ -161,7 +163,7 @@ void evict_reset(attn_view *v)
         if (v->layers[l]) c->kept[l] = kept_of(v, l);
     demote_reset(&c->low, v, c->rule.low, c->n_lists, most_demoted(v->spec, v->lim->n_tokens));
     c->scored = c->due = false;
-    c->attended = c->turns = 0;
+    c->attended = c->prompts = 0;
     set_counts(v, 0);
 }
 
@@ -170,7 +172,7 @@ void evict_reset(attn_view *v)
 bool evict_prunes(const attn_view *v, int64_t n)
 {
     const evict_ctx *c = v->own;
-    bool open = !c->rule.once || c->rule.each_turn || c->turns == 0;
+    bool open = !c->rule.once || c->rule.each_prompt || c->prompts == 0;
     return open && v->stored + n > budget_at(v->spec, v->length + n);
 }
 
@@ -186,12 +188,12 @@ static void open_lists(const attn_view *v, int layer)
     if (!kv_store_by_position(v->store)) v->be->ops->evict->open(v->be, &c->kept[layer]);
 }
 
-/* Sums are kept up as long as one may still decide something. */
+/* True if this forward must observe. Sums are updated as long as a later pruning may use them. */
 static bool observes(const attn_view *v, bool prompt)
 {
     const evict_ctx *c = v->own;
     if (!c->rule.sums) return c->due;
-    return v->lim->n_tokens > budget_at(v->spec, v->lim->n_tokens) && (!c->rule.once || (prompt && c->turns == 0));
+    return v->lim->n_tokens > budget_at(v->spec, v->lim->n_tokens) && (!c->rule.once || (prompt && c->prompts == 0));
 }
 
 void evict_begin(attn_view *v, const attn_part *p)
@@ -209,7 +211,7 @@ void evict_begin(attn_view *v, const attn_part *p)
     v->listed = true;
 }
 
-static kv_write_job append_one(const attn_turn *t, int layer)
+static kv_write_job append_one(const attn_task *t, int layer)
 {
     attn_view *v = t->v;
     const attn_part *p = &t->p;
@@ -230,14 +232,14 @@ static kv_write_job append_one(const attn_turn *t, int layer)
     return kv_store_job(v->store, layer, to, each ? c->k : t->k, each ? c->v : t->val, p->n_tok);
 }
 
-void evict_append(const attn_turn *t, size_t n, int layer)
+void evict_append(const attn_task *t, size_t n, int layer)
 {
-    kv_write_job jobs[ATTN_TOGETHER];
+    kv_write_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) jobs[i] = append_one(&t[i], layer);
     t->v->be->ops->kv_write(t->v->be, jobs, n);
 }
 
-/* Returns everything that a layer keeps; listed: through its lists. */
+/* Returns a segment of all rows that a layer keeps. listed: read through the lists. */
 static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
 {
     evict_ctx *c = v->own;
@@ -248,8 +250,8 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
                   .scores = c->scored ? c->logits : (buf){NULL},
                   .score_stride = c->stride};
     if (!listed) {
-        c->together = kv_rows_together(kv_store_rows(v->store, layer), (size_t)v->shape->n_kv_heads);
-        s.rows = &c->together;
+        c->by_kv_head = kv_rows_by_kv_head(kv_store_rows(v->store, layer), (size_t)v->shape->n_kv_heads);
+        s.rows = &c->by_kv_head;
         s.masked = mask;
         return s;
     }
@@ -265,27 +267,26 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
     return s;
 }
 
-/* The position of the newest token. */
 static int64_t newest(const attn_part *p)
 {
     return p->first + (int64_t)p->n_tok - 1;
 }
 
-/* Rows of each list that are demoted, between two forwards and in each until its layers end. */
+/* Returns the number of demoted rows of each list, until the layers of a forward end. */
 static int64_t n_demoted(const attn_view *v)
 {
     const evict_ctx *c = v->own;
     return c->rule.low.how == DEMOTE_NONE ? 0 : v->length - v->stored;
 }
 
-static void evict_select(const attn_turn *t, size_t n, int layer)
+static void evict_select(const attn_task *t, size_t n, int layer)
 {
     for (; n > 0; n--, t++) {
         attn_view *v = t->v;
         evict_ctx *c = v->own;
         t->sel->n_seg = 1;
         t->sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, &t->p, layer));
-        t->sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
+        t->sel->attended = attn_visible(v->shape, layer, c->attended); /* with lists and windows: set in end */
         demote_select(&c->low, t, layer, n_demoted(v));
     }
 }
@@ -319,13 +320,13 @@ static void prune(const attn_view *v, const attn_part *p, int layer, int64_t bud
     const evict_ctx *c = v->own;
     keep_rule r = {.band = v->shape->window[layer],
                    .budget = budget,
-                   .recent = kind_of(v->spec)->share ? budget / 2 : c->rule.recent};
+                   .recent = kind_of(v->spec)->keeps ? budget / 2 : c->rule.recent};
     if (budget < INT64_MAX) demote_listen(&c->low, layer, n_demoted(v), &r);
     v->be->ops->evict->prune(v->be, &c->kept[layer], newest(p), &r);
     if (budget < INT64_MAX) demote_take(&c->low, v, layer, n_demoted(v), c->attended - budget);
 }
 
-/* Drops entries outside a window, whether or not the budget requires it. */
+/* Drops entries outside the layer's window, then prunes to the budget if due. */
 void evict_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     const evict_ctx *c = v->own;
@@ -342,7 +343,7 @@ void evict_layer_end(attn_view *v, const attn_part *p, int layer)
     }
 }
 
-/* Returns the entries that a step attended, on average over lists that a window makes differ. */
+/* Returns the entries that a step attended, averaged over lists, which can differ in layers with a window. */
 static int64_t mean_seen(const attn_view *v, int layer)
 {
     const evict_ctx *c = v->own;
@@ -357,25 +358,25 @@ static void evict_end(attn_view *v, const attn_part *p)
     evict_ctx *c = v->own;
     v->stored = c->due ? budget_at(v->spec, newest(p) + 1) : c->attended;
     v->listed |= c->due;
-    if (p->flags & ATTN_PROMPT_END) c->turns++;
+    if (p->flags & ATTN_PROMPT_END) c->prompts++;
     if (!v->listed || (p->flags & ATTN_PROMPT)) return;
     for (int l = 0; l < v->shape->n_layers; l++)
         if (v->layers[l] && v->shape->window[l] > 0) v->attended[l] = mean_seen(v, l);
 }
 
-/* Sums hold what later queries gave, which cannot be taken back. */
+/* Fails after evictions, and if sums include weights of dropped queries. */
 static const char *evict_rewind(attn_view *v, int64_t n)
 {
     const evict_ctx *c = v->own;
     if (n == v->length) return NULL;
     if (v->listed) return "tokens were evicted";
-    if (c->rule.sums && observes(v, false)) return "the sums hold the weights of later queries";
+    if (c->rule.sums && observes(v, false)) return "the sums include the weights of later queries";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     set_counts(v, n);
     return NULL;
 }
 
-/* ---- lists on the host: what is kept, saving and loading ---- */
+/* ---- lists on the host: kept positions, saving and loading ---- */
 
 static int64_t count_of(const attn_view *v, int layer, size_t list)
 {
@@ -401,8 +402,8 @@ static int64_t evict_demoted(const attn_view *v, int layer, size_t list, int64_t
     return n;
 }
 
-/* Whether a list can be: ascending positions, all of them while nothing was evicted. *rows: the slots that hold a row.
- * work i32 [2][stride]. */
+/* Validates a list: ascending positions, which before any eviction are all positions. Raises *rows to the number of
+ * leading slots in use. work: i32 [2][stride]. */
 static status check_list(const attn_view *v, int layer, size_t list, int32_t *work, int64_t *rows, err *e)
 {
     const evict_ctx *c = v->own;
@@ -416,7 +417,7 @@ static status check_list(const attn_view *v, int layer, size_t list, int32_t *wo
         if (at[i] < (i > 0 ? at[i - 1] + 1 : 0) || at[i] >= v->length || (!v->listed && at[i] != i))
             return state_bad("positions in a list", e);
     if (!v->listed || !l->slot.p) return ST_OK;
-    /* All slots, each once: the marks take the place of the positions. */
+    /* Each slot must occur once. `at` is reused for marks. */
     v->be->ops->download(v->be, slot, buf_at(l->slot, column), c->stride * sizeof *slot);
     memset(at, 0, c->stride * sizeof *at);
     for (size_t i = 0; i < c->stride; i++) {
@@ -438,7 +439,7 @@ static status check_lists(const attn_view *v, int64_t *rows, err *e)
     return st;
 }
 
-/* Checks that exact and demoted entries of a list are all tokens, each once. pos [length], seen [length]. */
+/* True if kept and demoted entries of a list are all tokens, each once. pos, seen: scratch [length]. */
 static bool is_partition(const attn_view *v, int layer, size_t list, int64_t *pos, bool *seen)
 {
     int64_t n = evict_kept(v, layer, list, pos);
@@ -468,15 +469,15 @@ static status check_demoted(const attn_view *v, err *e)
     return good ? ST_OK : state_bad("positions of demoted rows", e);
 }
 
-/* Counts of entries are bounds of what ops will look at. */
+/* Validates the counts of entries, since ops use them as bounds. */
 static status evict_state(attn_view *v, attn_state *s, err *e)
 {
     evict_ctx *c = v->own;
     int64_t rows = 0, len = v->length;
     TRY(STATE_HOST(s, "entries", &v->stored, e));
-    TRY(STATE_HOST(s, "prompts", &c->turns, e));
+    TRY(STATE_HOST(s, "prompts", &c->prompts, e));
     TRY(state_within("entries of a list", v->stored, 0, c->rule.once ? len : min64(len, budget_at(v->spec, len)), e));
-    TRY(state_within("prompts", c->turns, 0, len, e));
+    TRY(state_within("prompts", c->prompts, 0, len, e));
     TRY(state_within("demoted rows", n_demoted(v), 0, c->low.cap, e));
     if (n_demoted(v) % c->rule.low.group) return state_bad("the number of demoted rows", e);
     v->listed = evicted(v->stored, len);

@@ -13,7 +13,7 @@ enum {
     P_SINK,
     P_RECENT,
     P_GQA,
-    P_SHARE,
+    P_FRACTION,
     P_MIN,
     P_CALIBRATE,
     P_COARSE,
@@ -23,15 +23,14 @@ enum {
 };
 
 static const attn_param params[] = {
-    [P_G] = {"g", NULL, "tokens of a group of one channel that shares two levels", 32, 1, 1 << 16},
+    [P_G] = {"g", NULL, "tokens per group of a channel that share two levels", 32, 1, 1 << 16},
     [P_SCORE] = {"score", "float int8",
-                 "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: faster, nearly the same "
-                 "ranks",
-                 FIER_FLOAT, 0, 1},
+                 "arithmetic: float32, or int8 queries and 7-bit levels (faster, nearly the same ranking)", FIER_FLOAT,
+                 0, 1},
     [P_SINK] = {RETRIEVE_SINK_PARAM},
     [P_RECENT] = {RETRIEVE_RECENT_PARAM},
     [P_GQA] = {RETRIEVE_GQA_PARAM},
-    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_FRACTION] = {RETRIEVE_P_PARAM},
     [P_MIN] = {RETRIEVE_MIN_PARAM},
     [P_CALIBRATE] = {RETRIEVE_CALIBRATE_PARAM},
     [P_COARSE] = {COARSE_PARAM},
@@ -46,7 +45,7 @@ typedef struct {
     key_bits bits;
 } fier_ctx;
 
-/* Forced tokens at the end: the current one, or the recent ones. */
+/* Returns the forced tokens at the end: recent tokens, at least the current one. */
 static int64_t most_recent(const attn_spec *s)
 {
     return max64(s->value[P_RECENT], 1);
@@ -104,6 +103,7 @@ const attn_method attn_fier = {
     .def_budget = 256,
     .def_skip = 2,
     .reuse = ATTN_REUSE_ANY,
+    .reuse_budget = "coarse",
     .check = fier_check,
     .regions = fier_regions,
     .hooks = {.declare = fier_declare, .reset = fier_reset},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stores as users write them: name[:key=value]... */
+/* Text forms of stores, parameters and tiers: name[:key=value]... */
 #include "config.h"
 
 #include <errno.h>
@@ -14,43 +14,43 @@
 enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
 enum { P_ROT = 1, ROT_KV = 2 };
 static const char rotations[] = "off k kv";
-static const unsigned turned_of[] = {0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V};
-enum { HF_RUN = 64 }; /* channels of a run of quanto's, which has no other */
+static const unsigned rotated_of[] = {0, KV_ROTATED_K, KV_ROTATED_K | KV_ROTATED_V};
+enum { HF_RUN = 64 }; /* channels per run in quanto, not configurable */
 
 const attn_param kv_kivi_params[] = {
-    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
-    [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
-    [P_R] = {"r", NULL, "newest tokens that stay exact, a multiple of g", 128, 1, 1 << 20},
+    [P_BITS] = {"bits", "2 4", "bits per number", 0, 0, 1},
+    [P_G] = {"g", NULL, "group size: tokens for keys, channels for values", 32, 1, 1024},
+    [P_R] = {"r", NULL, "newest tokens kept unquantized, a multiple of g", 128, 1, 1 << 20},
     [P_VARIANT] = {"key_residual", "block slide",
-                   "keys: quantize r at a time, or keep the newest r and quantize g at a time", 0, 0, 1},
-    [P_SINK] = {"sink_fp", NULL, "first tokens that stay exact", 0, 0, 1 << 20},
+                   "quantize keys r tokens at a time, or g at a time while the newest r stay unquantized", 0, 0, 1},
+    [P_SINK] = {"sink_fp", NULL, "first tokens kept unquantized", 0, 0, 1 << 20},
     {.key = NULL},
 };
 const attn_param kv_logquant_params[] = {
-    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
-    [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
-    [P_R] = {"r", NULL, "exact tokens: 2 to 3 times W = r / 3, all but the first among the newest 314 if r is 128", 128,
-             3, 1 << 20},
+    [P_BITS] = {"bits", "2 4", "bits per number", 0, 0, 1},
+    [P_G] = {"g", NULL, "group size: tokens for keys, channels for values", 32, 1, 1024},
+    [P_R] = {"r", NULL,
+             "unquantized tokens: 2W to 3W, W = r / 3; for r = 128 all but the first are among the newest 314", 128, 3,
+             1 << 20},
     [P_VARIANT] = {"quant", "kivi hf_axis0_g64",
-                   "keys by channel, or keys and values by token (64 channels, as quanto)", 0, 0, 1},
+                   "quantize keys by channel, or keys and values by token (runs of 64 channels, as quanto)", 0, 0, 1},
     {.key = NULL},
 };
 static const attn_param hf_params[] = {
-    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
-    {"r", NULL, "tokens behind a prompt that stay exact until there are so many; then all of them become codes", 128, 1,
+    [P_BITS] = {"bits", "2 4", "bits per number", 0, 0, 1},
+    {"r", NULL, "tokens after a prompt kept unquantized until there are r; then all of them are quantized", 128, 1,
      1 << 20},
     {"zero", "int float",
-     "zero point of a run of 64 channels: rounded to a code (quanto 0.2.0), or a number (optimum-quanto from 0.2.5 on)",
-     0, 0, 1},
-    {"sink_fp", NULL, "first tokens that stay exact (LogQuant's KiViSink: 2)", 0, 0, 1 << 20},
+     "zero point of 64 channels: an integer (quanto 0.2.0) or a float (optimum-quanto 0.2.5 and later)", 0, 0, 1},
+    {"sink_fp", NULL, "first tokens kept unquantized (LogQuant's KiViSink: 2)", 0, 0, 1 << 20},
     {.key = NULL},
 };
 static const attn_param block_params[] = {
-    [P_BITS] = {"bits", "4 8", "bits of a code", 0, 0, 1},
-    [P_ROT] = {"rot", rotations, "rows that a Hadamard matrix turns: none, keys, keys and values", ROT_KV, 0, 2},
+    [P_BITS] = {"bits", "4 8", "bits per number", 0, 0, 1},
+    [P_ROT] = {"rot", rotations, "rows rotated by a Hadamard matrix: none, keys, or keys and values", ROT_KV, 0, 2},
     {.key = NULL},
 };
-static const attn_param rows_param = {"rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
+static const attn_param rows_param = {"rows", "f16 bf16 f32", "type of unquantized rows", 0, 0, 2};
 static const dtype row_types[] = {DT_F16, DT_BF16, DT_F32};
 
 static const struct {
@@ -58,13 +58,13 @@ static const struct {
     kv_kind kind;
     dtype type;
     int bits;
-    const attn_param *params; /* behind P_BITS, which the name gives */
+    const attn_param *params; /* after P_BITS, which the name determines */
 } stores[] = {
-    {"f16", KV_EXACT, DT_F16, 0, NULL},
-    {"bf16", KV_EXACT, DT_BF16, 0, NULL},
-    {"f32", KV_EXACT, DT_F32, 0, NULL},
-    {"q8", KV_EXACT, DT_Q8, 8, block_params},
-    {"q4", KV_EXACT, DT_Q4, 4, block_params},
+    {"f16", KV_PLAIN, DT_F16, 0, NULL},
+    {"bf16", KV_PLAIN, DT_BF16, 0, NULL},
+    {"f32", KV_PLAIN, DT_F32, 0, NULL},
+    {"q8", KV_PLAIN, DT_Q8, 8, block_params},
+    {"q4", KV_PLAIN, DT_Q4, 4, block_params},
     {"kivi2", KV_KIVI, DT_F16, 2, kv_kivi_params},
     {"kivi4", KV_KIVI, DT_F16, 4, kv_kivi_params},
     {"logquant", KV_LOGQUANT, DT_F16, 2, kv_logquant_params},
@@ -145,7 +145,7 @@ void attn_param_text(char out[32], const attn_param *p, int64_t value)
     else snprintf(out, 32, "%lld", (long long)value);
 }
 
-/* Words of a list, as far as values go. */
+/* Returns the number of words that values can select. */
 static int64_t words_of(const attn_param *p)
 {
     int64_t n = 0;
@@ -189,7 +189,7 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
                    nearest_hint(&near));
 }
 
-/* The value of the parameter `key`; `none` where there is no such parameter. */
+/* Returns the value of the parameter `key`, or `none` if there is no such parameter. */
 static int64_t value_of(const attn_param *p, const int64_t *value, const char *key, int64_t none)
 {
     for (int i = 0; p[i].key; i++)
@@ -197,7 +197,7 @@ static int64_t value_of(const attn_param *p, const int64_t *value, const char *k
     return none;
 }
 
-/* The store of parameter values; exact rows are of `type`. */
+/* Builds a quantized format from parameter values; its float rows have `type`. */
 static status from_values(kv_format *f, kv_kind kind, const attn_param *p, const int64_t *value, dtype type,
                           const char *what, err *e)
 {
@@ -221,16 +221,16 @@ status kv_format_own(attn_spec *s, err *e)
     const kv_kind *kind = s->method->kind;
     char what[ATTN_TEXT + 16];
     snprintf(what, sizeof what, "--attn %s", s->text);
-    s->two_stores = s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv);
+    s->two_stores = s->kv.kind != KV_PLAIN || kv_in_blocks(&s->kv);
     if (s->two_stores) return ST_OK;
     TRY(from_values(&s->kv, *kind, attn_params(s->method), s->value, s->kv.type, what, e));
-    s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
+    s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 fixes the group */
     return ST_OK;
 }
 
 static const char *rotation_name(const kv_format *f)
 {
-    return f->turned == 0 ? "off" : f->turned & KV_TURNED_V ? "kv" : "k";
+    return f->rotated == 0 ? "off" : f->rotated & KV_ROTATED_V ? "kv" : "k";
 }
 
 status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e)
@@ -239,10 +239,9 @@ status kv_format_check(const kv_format *f, const attn_shape *shape, const char *
     if (kv_in_blocks(f) && d % ROW_BLOCK)
         return err_set(e, ST_UNSUPPORTED, "%s: %s needs a head_dim that is a multiple of %d, this model has %d", what,
                        kv_format_name(f), ROW_BLOCK, d);
-    if (f->turned && (d & (d - 1)))
+    if (f->rotated && (d & (d - 1)))
         return err_set(e, ST_UNSUPPORTED,
-                       "%s: %s needs a head_dim that is a power of two for rot=%s, this model has %d: rot=off is "
-                       "expected",
+                       "%s: %s needs a head_dim that is a power of two for rot=%s, this model has %d; use rot=off",
                        what, kv_format_name(f), rotation_name(f), d);
     if (f->hf && shape->head_dim % HF_RUN)
         return err_set(e, ST_UNSUPPORTED, "%s: %s needs a head_dim that is a multiple of %d, this model has %d", what,
@@ -255,11 +254,9 @@ static status unknown_store(const char *name, const char *what, err *e)
     char list[96] = "";
     nearest near;
     if (strncasecmp(name, "hqq", 3) == 0)
-        return err_set(
-            e, ST_USAGE,
-            "%s: store '%s': the HQQ backend of Hugging Face's cache is not here; hf2 and hf4 are its quanto "
-            "backend",
-            what, name);
+        return err_set(e, ST_USAGE,
+                       "%s: store '%s': Hugging Face's HQQ cache is not supported; hf2 and hf4 are its quanto cache",
+                       what, name);
     nearest_start(&near, name);
     for (int i = 0; i < N_STORES; i++) {
         size_t n = strlen(list);
@@ -279,7 +276,7 @@ static status unknown_key(int store, const char *key, const char *what, err *e)
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s ", p[i].key);
     }
-    if (stores[store].kind != KV_EXACT) strcat(list, rows_param.key);
+    if (stores[store].kind != KV_PLAIN) strcat(list, rows_param.key);
     nearest_start(&near, key);
     nearest_try_words(&near, list);
     return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s'%s; known: %s", what, stores[store].name, key,
@@ -294,7 +291,7 @@ static status parse_key(int64_t *value, dtype *type, int store, char *text, cons
     if (!p) return unknown_key(store, text, what, e);
     if (!eq) return err_set(e, ST_USAGE, "%s: '%s' is not key=value", what, text);
     *eq = 0;
-    if (stores[store].kind != KV_EXACT && strcmp(text, rows_param.key) == 0) {
+    if (stores[store].kind != KV_PLAIN && strcmp(text, rows_param.key) == 0) {
         TRY(attn_param_parse(&row_type, &rows_param, eq + 1, what, e));
         *type = row_types[row_type];
         return ST_OK;
@@ -319,16 +316,16 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
     for (int k = 0; p && p[k].key; k++) value[k] = p[k].def;
     value[P_BITS] = stores[i].bits == 4;
     for (char *key; (key = strtok_r(NULL, ":", &save));) TRY(parse_key(value, &type, i, key, what, e));
-    if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, p, value, type, what, e);
-    *f = kv_exact(type);
-    if (p) f->turned = turned_of[value[P_ROT]];
+    if (stores[i].kind != KV_PLAIN) return from_values(f, stores[i].kind, p, value, type, what, e);
+    *f = kv_plain(type);
+    if (p) f->rotated = rotated_of[value[P_ROT]];
     return ST_OK;
 }
 
 const char *kv_format_name(const kv_format *f)
 {
     for (int i = 0; i < N_STORES; i++)
-        if (stores[i].kind == f->kind && (f->kind == KV_EXACT ? stores[i].type == f->type : stores[i].bits == f->bits))
+        if (stores[i].kind == f->kind && (f->kind == KV_PLAIN ? stores[i].type == f->type : stores[i].bits == f->bits))
             return stores[i].name;
     return "?";
 }
@@ -338,7 +335,7 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
     const char *name = kv_format_name(f), *rows = dtype_name(f->type);
     long long g = f->group, r = f->residual;
     if (kv_in_blocks(f)) snprintf(out, size, "%s:rot=%s", name, rotation_name(f));
-    else if (f->kind == KV_EXACT) snprintf(out, size, "%s", name);
+    else if (f->kind == KV_PLAIN) snprintf(out, size, "%s", name);
     else if (f->kind == KV_KIVI)
         snprintf(out, size, "%s:g=%lld:r=%lld:key_residual=%s:sink_fp=%lld:rows=%s", name, g, r,
                  f->slide ? "slide" : "block", (long long)f->sink, rows);
@@ -403,10 +400,9 @@ status kv_tier_parse(kv_tier *t, const char *text, err *e)
             text = end;
             continue;
         }
-        if (host)
-            return err_set(e, ST_USAGE, "--kv-tier: '%.60s' behind 'host:', expected cache=SIZE or window=N", text);
+        if (host) return err_set(e, ST_USAGE, "--kv-tier host: '%.60s', expected cache=SIZE or window=N", text);
         if (!*text || strlen(text) >= sizeof t->dir)
-            return err_set(e, ST_USAGE, "--kv-tier: the folder behind 'disk:' is %s", *text ? "too long" : "missing");
+            return err_set(e, ST_USAGE, "--kv-tier disk: the folder name is %s", *text ? "too long" : "missing");
         strcpy(t->dir, text);
         break;
     }

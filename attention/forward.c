@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One forward of several sequences: rotation, attention over what their methods select, merging. */
+/* One forward of several sequences: rotation, attention over the selections of their methods, merging. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -14,17 +14,17 @@ struct attn_work {
     backend *be;
     attn_shape shape;
     size_t max_rows;
-    /* Queries at the step's positions; then for segments with positions of their own. */
+    /* [0]: queries at the step's positions; [s + 1]: queries of segment s if it has its own positions. */
     buf q[ATTN_MAX_SEGS + 1];
-    buf k;                                           /* keys rotated at the step's positions */
-    buf held[2];                                     /* keys and values as rows in blocks hold them */
-    buf parts, lses;                                 /* [ATTN_MAX_SEGS][rows] partial results */
-    buf lse;                                         /* [rows][n_heads] of the whole attention, for observers */
+    buf k;           /* keys rotated at the step's positions */
+    buf held[2];     /* keys and values rounded to rows in blocks */
+    buf parts, lses; /* [ATTN_MAX_SEGS][rows] partial results */
+    buf lse;         /* [rows][n_heads] log-sum-exp of the whole attention, for observers */
     void (*watch)(void *ctx, const attn_seen *seen); /* may be NULL */
     void *watch_ctx;
-    attn_sel *sels; /* [max_rows] one a sequence */
+    attn_sel *sels; /* [max_rows] one per sequence */
     attn_job *jobs; /* [max_rows] */
-    buf pos;        /* i64 [rows] positions of the queries of the last decode step; p NULL: it was a prompt */
+    buf pos;        /* i64 [rows] positions of the queries of the last decode step; p NULL: after a prompt */
 };
 
 /* ---- work space ---- */
@@ -49,7 +49,7 @@ static size_t table_bytes(const attn_shape *sh)
     return 2 * attn_pairs(sh) * sizeof(float);
 }
 
-/* Rotates rows of heads by the rows of a table. */
+/* Rotates n rows of heads by the rows of a table. */
 static void rotate(const attn_work *w, buf out, buf x, buf table, size_t n, int heads)
 {
     w->be->ops->rope(w->be, out, x, table, n, (size_t)heads, (size_t)w->shape.head_dim, attn_pairs(&w->shape));
@@ -102,13 +102,13 @@ void attn_work_free(attn_work *w)
     mem_free(w);
 }
 
-/* First row of sequence i: all sequences of a shared prompt have the same rows. */
+/* Returns the first row of sequence i. All sequences of a shared prompt have the same rows. */
 static size_t row_of(const attn_step *step, bool shared, size_t i)
 {
     return shared ? 0 : i * step->n_tok;
 }
 
-/* Several sequences and a prompt: one block of rows is the prompt of all of them. */
+/* True if the rows are the prompt of several sequences. */
 static bool is_shared(const attn_step *step)
 {
     return step->n_seq > 1 && (step->flags & ATTN_PROMPT);
@@ -119,7 +119,7 @@ static void show(const attn_work *w, const attn_seen *seen)
     if (w->watch) w->watch(w->watch_ctx, seen);
 }
 
-/* Returns the part of sequence i that starts at row `row` of the step, `done` tokens after the forward's first. */
+/* Returns the part of sequence i from row `row` of the step on, `done` tokens into the forward. */
 static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, size_t row, size_t done)
 {
     const size_t freq_row = step->flags & ATTN_PROMPT ? 0 : row;
@@ -138,7 +138,7 @@ static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, si
 
 static bool is_exact(const attn_view *v, int64_t n_prompt)
 {
-    return kv_store_exact(v->store) && (!HOOK(v, exact_prompt) || HOOK(v, exact_prompt)(v, n_prompt));
+    return kv_store_plain(v->store) && (!HOOK(v, exact_prompt) || HOOK(v, exact_prompt)(v, n_prompt));
 }
 
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
@@ -151,7 +151,6 @@ bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
     return kv_same_rows(&a->spec.kv, &b->spec.kv) && a->length == b->length;
 }
 
-/* The view that attends in a layer. */
 static attn_view *attending_view(const attn_step *step, const attn_seq *s, int layer)
 {
     return step->flags & ATTN_DRAFT ? storing_view(s, layer) : view_of(s, layer);
@@ -182,22 +181,21 @@ void attn_begin(attn_work *w, const attn_step *step)
     show(w, &(attn_seen){.step = step, .layer = -1});
 }
 
-/* One layer of a forward, or one window of it: what attn_layer was given, from row `row` on. */
+/* One layer of a forward, or one prompt window of it: the arguments of attn_layer from row `row` on. */
 typedef struct {
     const attn_step *step;
     int layer;
-    size_t n_tok, n_sel; /* rows of each of n_sel selections */
-    size_t row;          /* first row of the step */
-    buf q, k, v, out;    /* from that row on */
+    size_t n_tok, n_sel; /* rows per selection, number of selections */
+    size_t row;          /* first row within the step */
+    buf q, k, v, out;    /* at that row */
 } layer_run;
 
-/* The sequence of selection i: with ATTN_VERIFY all are of one. */
+/* Returns the sequence of selection i. With ATTN_VERIFY all selections belong to one sequence. */
 static size_t seq_at(const layer_run *r, size_t i)
 {
     return r->step->flags & ATTN_VERIFY ? 0 : i;
 }
 
-/* The part of selection i in a run. */
 static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
 {
     size_t row = r->n_sel == 1 ? r->row : i * r->n_tok, done = r->step->flags & ATTN_VERIFY ? i : r->row;
@@ -207,13 +205,12 @@ static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
     return p;
 }
 
-/* True if a segment has queries of its own. */
 static bool own_queries(const attn_seg *g)
 {
     return g->table.p || g->factor.p;
 }
 
-/* q[s + 1]: the queries of segment s where it has its own; sels[i] belongs to rows [i * n_tok, (i + 1) * n_tok). */
+/* Fills w->q[s + 1] for segments s with their own queries. sels[i] has the rows [i * n_tok, (i + 1) * n_tok). */
 static void make_own_queries(attn_work *w, const layer_run *r)
 {
     const backend_ops *o = w->be->ops;
@@ -230,12 +227,12 @@ static void make_own_queries(attn_work *w, const layer_run *r)
         }
 }
 
-/* A group of sequences with equally many segments: sels [first, first + n). */
+/* Run of selections with the same number of segments: sels[first .. first + n). */
 typedef struct {
     size_t first, n;
 } sel_run;
 
-/* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
+/* Attends segment s of each selection of a run. dst and lse start at the first row of the run. */
 static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s, buf dst, buf lse)
 {
     const attn_shape *sh = &w->shape;
@@ -258,10 +255,10 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }
 
-/* Measures the missed attention of a group from its samples, the last segment, which w->jobs attended. */
+/* Measures the missed attention of a run from its samples, the last segment, which w->jobs attended. */
 static void measure_samples(const attn_work *w, sel_run run, int n_seg)
 {
-    tail_missed_job jobs[ATTN_TOGETHER];
+    tail_missed_job jobs[ATTN_MAX_TASKS];
     size_t heads = run.n * (size_t)w->shape.n_heads, n = 0;
     for (size_t i = 0; i < run.n; i++) {
         const attn_seg *g = &w->sels[run.first + i].seg[n_seg - 1];
@@ -272,11 +269,11 @@ static void measure_samples(const attn_work *w, sel_run run, int n_seg)
                                           .n_parts = (size_t)n_seg,
                                           .stride = heads,
                                           .out = g->missed};
-        if (n == ATTN_TOGETHER || (i + 1 == run.n && n > 0)) w->be->ops->tail->missed(w->be, jobs, n), n = 0;
+        if (n == ATTN_MAX_TASKS || (i + 1 == run.n && n > 0)) w->be->ops->tail->missed(w->be, jobs, n), n = 0;
     }
 }
 
-/* lse: of the whole attention, rows of the group; p NULL: not wanted. */
+/* Attends all segments of a run and merges them. lse: of the whole attention; p NULL: not needed. */
 static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
 {
     const attn_shape *sh = &w->shape;
@@ -295,12 +292,11 @@ static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
     if (!(r->step->flags & ATTN_PROMPT)) measure_samples(w, run, n_seg);
 }
 
-/* Selection i in a run. */
-static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
+static attn_task task_of(attn_work *w, const layer_run *r, size_t i)
 {
     const attn_shape *sh = &w->shape;
     size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
-    return (attn_turn){.v = attending_view(r->step, r->step->seq[seq_at(r, i)], r->layer),
+    return (attn_task){.v = attending_view(r->step, r->step->seq[seq_at(r, i)], r->layer),
                        .p = run_part(w, r, i),
                        .k_raw = buf_at(r->k, at),
                        .k = buf_at(w->k, r->row * kv_bytes(sh) + at),
@@ -310,13 +306,13 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
                        .sel = &w->sels[i]};
 }
 
-/* True if rows have the same layout, so that one index fits both. */
+/* True if two formats have the same layout of rows and indexes. */
 static bool alike_stores(const kv_format *a, const kv_format *b)
 {
     return a->kind == b->kind && kv_same_rows(a, b) && a->bits == b->bits && a->group == b->group && a->hf == b->hf;
 }
 
-/* True if two sequences can be in one call of append and select. */
+/* True if two views can be in one call of append and select. */
 static bool alike(const attn_view *a, const attn_view *b)
 {
     const attn_spec *s = a->spec, *t = b->spec;
@@ -324,9 +320,9 @@ static bool alike(const attn_view *a, const attn_view *b)
            alike_stores(&s->kv, &t->kv) && memcmp(s->value, t->value, sizeof s->value) == 0;
 }
 
-/* What is built of rows in blocks is built of the rows as they are held: keys and values of a turn as these give them.
- * Held again they are the same numbers, but where a scale is a subnormal number of f16. */
-static void round_turn(attn_work *w, attn_turn *t, int layer, size_t row)
+/* Replaces keys and values of a work item by their values as rows in blocks, so that an index is built from the stored
+ * rows. Storing them again does not change them, unless a scale is a subnormal f16 number. */
+static void round_task(attn_work *w, attn_task *t, int layer, size_t row)
 {
     kv_rows rows = *kv_store_rows(t->v->store, layer);
     const codes_ops *o = w->be->ops->codes;
@@ -340,20 +336,20 @@ static void round_turn(attn_work *w, attn_turn *t, int layer, size_t row)
     t->val = val;
 }
 
-/* n turns, of the selections from `first` on. */
-static void append_turns(attn_work *w, const layer_run *r, size_t first, const attn_turn *t, size_t n)
+/* Appends the rows of n work items, whose selections start at `first`. */
+static void append_tasks(attn_work *w, const layer_run *r, size_t first, const attn_task *t, size_t n)
 {
-    attn_turn a[ATTN_TOGETHER];
+    attn_task a[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         a[i] = t[i];
         a[i].v = storing_view(r->step->seq[seq_at(r, first + i)], r->layer);
-        round_turn(w, &a[i], r->layer, r->n_sel == 1 ? 0 : (first + i) * r->n_tok);
+        round_task(w, &a[i], r->layer, r->n_sel == 1 ? 0 : (first + i) * r->n_tok);
     }
     (HOOK(a->v, append) ? HOOK(a->v, append) : full_append)(a, n, r->layer);
     backend_mark(a->v->be, STAGE_INDEX);
 }
 
-static void select_turns(const attn_turn *t, size_t n, int layer)
+static void select_tasks(const attn_task *t, size_t n, int layer)
 {
     if (n == 0) return;
     for (size_t i = 0; i < n; i++) t[i].sel->head = t[i].sel->tail = 0;
@@ -362,22 +358,22 @@ static void select_turns(const attn_turn *t, size_t n, int layer)
     backend_mark(t->v->be, STAGE_SCORE);
 }
 
-/* The rows of one sequence, all stored before the first of them attends: a row sees no more than those before it. */
+/* Appends all rows of one sequence, then selects for each. A row sees only the rows up to itself. */
 static void verify_rows(attn_work *w, const layer_run *r)
 {
-    attn_turn t[ATTN_TOGETHER], all = turn_of(w, r, 0);
+    attn_task t[ATTN_MAX_TASKS], all = task_of(w, r, 0);
     all.p.n_tok = r->n_sel;
-    append_turns(w, r, 0, &all, 1);
+    append_tasks(w, r, 0, &all, 1);
     for (size_t i = 0, n; i < r->n_sel; i += n) {
-        for (n = 0; n < ATTN_TOGETHER && i + n < r->n_sel; n++) t[n] = turn_of(w, r, i + n);
-        select_turns(t, n, r->layer);
+        for (n = 0; n < ATTN_MAX_TASKS && i + n < r->n_sel; n++) t[n] = task_of(w, r, i + n);
+        select_tasks(t, n, r->layer);
     }
 }
 
-/* Append and select of all sequences; whether any of them observes. */
+/* Appends and selects for all sequences. Returns true if any of them observes. */
 static bool append_and_select(attn_work *w, const layer_run *r)
 {
-    attn_turn t[ATTN_TOGETHER];
+    attn_task t[ATTN_MAX_TASKS];
     bool observed = false;
     for (size_t i = 0; i < r->step->n_seq; i++) r->step->seq[i]->attended[r->layer] = 0;
     if (r->step->flags & ATTN_VERIFY) {
@@ -385,20 +381,19 @@ static bool append_and_select(attn_work *w, const layer_run *r)
         return false;
     }
     for (size_t i = 0, n; i < r->step->n_seq; i += n) {
-        for (n = 0; n < ATTN_TOGETHER && i + n < r->step->n_seq; n++) {
-            t[n] = turn_of(w, r, i + n);
+        for (n = 0; n < ATTN_MAX_TASKS && i + n < r->step->n_seq; n++) {
+            t[n] = task_of(w, r, i + n);
             if (!alike(t[0].v, t[n].v) ||
                 !alike(storing_view(r->step->seq[i], r->layer), storing_view(r->step->seq[i + n], r->layer)))
                 break;
             observed |= t[n].v->observes;
         }
-        append_turns(w, r, i, t, n);
-        select_turns(t, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
+        append_tasks(w, r, i, t, n);
+        select_tasks(t, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
     }
     return observed;
 }
 
-/* Append, select, attend, observe. */
 static void run_layer(attn_work *w, const layer_run *r)
 {
     const attn_shape *sh = &w->shape;
@@ -412,7 +407,7 @@ static void run_layer(attn_work *w, const layer_run *r)
     }
     backend_mark(w->be, STAGE_ATTENTION);
     for (size_t i = 0; i < r->step->n_seq && observed; i++) {
-        attn_turn t = turn_of(w, r, i);
+        attn_task t = task_of(w, r, i);
         size_t row = r->n_sel == 1 ? 0 : i * r->n_tok;
         if (t.v->observes) HOOK(t.v, observe)(t.v, &t.p, r->layer, t.q, buf_at(w->lse, row * lse_bytes(sh)));
     }
@@ -430,7 +425,7 @@ void attn_layer_end(const attn_work *w, const attn_step *step, int layer)
     backend_mark(w->be, STAGE_INDEX);
 }
 
-/* Tokens of one window: only a sequence alone in its prompt has more than one. */
+/* Returns the tokens of a prompt window. Only the prompt of a single sequence has several windows. */
 static size_t window_of(const attn_step *step, int layer)
 {
     size_t n = (size_t)view_of(step->seq[0], layer)->window;
@@ -488,7 +483,7 @@ int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32
     if (g->n_lists == 1) list = 0;
     if (g->range.p) w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
     else range[0] = g->first, range[1] = g->n_max;
-    /* Copied rows lie in the order of their list, and `at` tells whose they are. */
+    /* Copied rows are in the order of their list; `at` has their positions. */
     buf idx = g->copied && g->at.p ? g->at : g->idx;
     if (out && idx.p)
         w->be->ops->download(w->be, out, buf_at(idx, (list * g->idx_stride + (size_t)range[0]) * sizeof *out),
@@ -497,20 +492,20 @@ int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32
     return range[1];
 }
 
-/* True if a segment holds selected tokens. */
+/* True if the segment's list is of tokens: not pseudo tokens, not a sample of unselected ones. */
 static bool of_tokens(const attn_seg *g)
 {
     return !g->pseudo && !g->missed.p;
 }
 
-/* Returns the list of a query head, of n_lists lists of a layer. */
+/* Returns the list of a query head among the n_lists lists of a layer. */
 static size_t list_of(const attn_shape *sh, size_t n_lists, int head)
 {
     size_t heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
     return n_lists == heads ? (size_t)head : n_lists == 1 ? 0 : (size_t)head / (heads / kv);
 }
 
-/* Keeps the positions that a segment's mask shows to a query at p; returns their number. */
+/* Keeps the positions that are visible to a query at p; returns their number. */
 static int64_t visible_to(const attn_seg *g, int64_t p, int32_t *pos, int64_t n)
 {
     int64_t kept = 0;
@@ -520,7 +515,7 @@ static int64_t visible_to(const attn_seg *g, int64_t p, int32_t *pos, int64_t n)
     return kept;
 }
 
-/* Replaces the slots of n entries of a segment, as a query head reads them, by their positions. */
+/* Replaces the n slots that a query head reads in a segment by positions. */
 static void to_positions(const attn_work *w, const attn_seg *g, int head, int32_t *out, int64_t n)
 {
     for (int64_t k = 0; k < n && !g->pos.p; k++) out[k] += (int32_t)g->origin;
@@ -577,8 +572,8 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
     rotate(w, w->k, k, step->table, step->n_tok, w->shape.n_kv_heads);
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_view *to = storing_view(step->seq[i], layer);
-        attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
-        round_turn(w, &t, layer, 0);
+        attn_task t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
+        round_task(w, &t, layer, 0);
         (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
     }
     attn_layer_end(w, step, layer);
@@ -591,7 +586,7 @@ void attn_end(attn_work *w, const attn_step *step)
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
         bool coded = kv_has_codes(&s->spec.kv);
-        /* Eviction comes after attention: what this forward added was there too. */
+        /* Eviction runs after attention, so the rows of this forward count towards the peak. */
         seq_keep_peak(s, (int64_t)step->n_tok);
         for (int k = 0, n = groups_of(s, groups); k < n; k++) {
             attn_view *v = &groups[k]->v;
@@ -602,7 +597,7 @@ void attn_end(attn_work *w, const attn_step *step)
             v->length += (int64_t)step->n_tok;
         }
         s->length += (int64_t)step->n_tok;
-        /* Codes of small groups take more than the rows that they stand for. */
+        /* Quantized rows in small groups can take more bytes than float rows. */
         if (coded) seq_keep_peak(s, 0);
         if (step->flags & ATTN_PROMPT) seq_prompt_end(s);
         else if (!(step->flags & ATTN_DRAFT)) seq_count_steps(s, (int64_t)step->n_tok);

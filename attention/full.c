@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Full attention: keep and read everything. Also serves the dense layers of other methods. Ops that every method
- * queues: attention over a segment, the choice of the best items. */
+/* Full attention: keep and read everything. Also serves the dense layers of other methods. Contains the jobs that all
+ * methods queue: attention over a segment, choice of the best items. */
 #include "config.h"
 
 #include "attention/method.h"
 
-void full_append(const attn_turn *t, size_t n, int layer)
+void full_append(const attn_task *t, size_t n, int layer)
 {
-    kv_write_job jobs[ATTN_TOGETHER];
+    kv_write_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         int64_t first = t[i].p.first;
         jobs[i] = kv_store_job(t[i].v->store, layer, (kv_target){.pos = first, .first = first, .n_lists = 1}, t[i].k,
@@ -16,8 +16,8 @@ void full_append(const attn_turn *t, size_t n, int layer)
     t->v->be->ops->kv_write(t->v->be, jobs, n);
 }
 
-/* A decode query sees all rows unless its layer has a window. */
-void full_select(const attn_turn *t, size_t n, int layer)
+/* Selects all rows. A decode query sees all of them unless its layer has a window. */
+void full_select(const attn_task *t, size_t n, int layer)
 {
     for (; n > 0; n--, t++) {
         int64_t visible = t->p.first + (int64_t)t->p.n_tok;
@@ -52,7 +52,7 @@ attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
                       .scores = g->scores,
                       .score_stride = g->score_stride,
                       .bias = g->bias,
-                      .turn = g->turn,
+                      .rope = g->rope,
                       .bias_stride = g->bias_stride,
                       .pseudo = g->pseudo};
 }

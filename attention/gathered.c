@@ -12,7 +12,7 @@
 
 void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table)
 {
-    const char *name = "listed rows";
+    const char *name = "gathered rows";
     size_t row = (size_t)d->shape->head_dim * sizeof(float), kv = (size_t)d->shape->n_kv_heads * row;
     decl_bytes(d, MEM_SCRATCH, AT(rows.k), name, (size_t)rows * kv);
     decl_bytes(d, MEM_SCRATCH, AT(rows.v), name, (size_t)rows * kv);
@@ -33,18 +33,17 @@ void gathered_reset(attn_view *v, gathered_rows *r, int64_t rows, int64_t table)
     v->be->ops->upload(v->be, r->count, r->host, r->n * sizeof *r->host);
 }
 
-/* Makes the table for each prompt. Decode steps use the table of the prompt before them, unless their frequencies
- * differ. */
-void gathered_begin(const attn_view *v, gathered_rows *r, const attn_part *p)
+bool gathered_begin(const attn_view *v, gathered_rows *r, const attn_part *p)
 {
-    if (r->ready && !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES))) return;
-    v->be->ops->rope_table(v->be, r->table, r->count, r->n, p->freq, r->rows.head_dim / 2, p->mscale);
+    if (r->ready && !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES))) return false;
+    v->be->ops->rope_table(v->be, r->table, r->count, r->n, p->freq, attn_pairs(v->shape), p->mscale);
     r->ready = true;
+    return true;
 }
 
-void gathered_append(const attn_turn *t, size_t n, int layer)
+void gathered_append(const attn_task *t, size_t n, int layer)
 {
-    attn_turn raw[ATTN_TOGETHER];
+    attn_task raw[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) raw[i] = t[i], raw[i].k = t[i].k_raw;
     full_append(raw, n, layer);
 }
@@ -54,11 +53,11 @@ static void rotate(const attn_view *v, const gathered_rows *r, int64_t n)
     size_t region = r->rows.cap * r->rows.head_dim * sizeof(float);
     for (size_t h = 0; h < r->rows.n_kv_heads; h++) {
         buf k = buf_at(r->rows.k, h * region);
-        v->be->ops->rope(v->be, k, k, r->table, (size_t)n, 1, r->rows.head_dim, r->rows.head_dim / 2);
+        v->be->ops->rope(v->be, k, k, r->table, (size_t)n, 1, r->rows.head_dim, attn_pairs(v->shape));
     }
 }
 
-/* Rows in the store: attention rotates their keys at their index in the list. */
+/* Returns a segment of rows in the store; attention rotates their keys at their index in the list. */
 static attn_seg in_place(const attn_view *v, const gathered_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
 {
     return (attn_seg){.rows = kv_store_rows(v->store, layer),
@@ -69,13 +68,13 @@ static attn_seg in_place(const attn_view *v, const gathered_rows *r, const attn_
                       .at = idx,
                       .masked = !idx.p && attn_masked(v, p, layer),
                       .band = v->shape->window[layer],
-                      .turn = r->table};
+                      .rope = r->table};
 }
 
-/* The rotation of the query, which is the list's last entry. */
-static buf own_rotation(const gathered_rows *r, const attn_part *p, int64_t n)
+/* Returns the rotation of the first query; the queries are the last n_tok entries of the list. */
+static buf own_rotation(const attn_view *v, const gathered_rows *r, const attn_part *p, int64_t n)
 {
-    return buf_at(r->table, (size_t)(n - (int64_t)p->n_tok) * r->rows.head_dim * sizeof(float));
+    return buf_at(r->table, (size_t)(n - (int64_t)p->n_tok) * 2 * attn_pairs(v->shape) * sizeof(float));
 }
 
 attn_seg gathered_segment(attn_view *v, const gathered_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
@@ -89,9 +88,9 @@ attn_seg gathered_segment(attn_view *v, const gathered_rows *r, const attn_part 
                     .idx_stride = r->rows.cap,
                     .at = idx,
                     .band = v->shape->window[layer]};
-    if (!(p->flags & ATTN_PROMPT)) {
+    if (!(p->flags & ATTN_PROMPT) && !attn_rotates_part(v->shape)) {
         seg = in_place(v, r, p, layer, idx, n);
-        if (idx.p) seg.table = own_rotation(r, p, n);
+        if (idx.p) seg.table = own_rotation(v, r, p, n);
         return seg;
     }
     if (!idx.p) {
@@ -101,7 +100,7 @@ attn_seg gathered_segment(attn_view *v, const gathered_rows *r, const attn_part 
         return seg;
     }
     o->token->gather(v->be, &r->rows, from, idx, n, v->read);
-    seg.table = own_rotation(r, p, n);
+    seg.table = own_rotation(v, r, p, n);
     rotate(v, r, n);
     return seg;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* H2O: the most recent tokens and those that received most attention so far. doc/methods.md section 3.
+/* H2O: keeps the most recent tokens and the tokens that received the most attention so far. doc/methods.md section 3.
  *
- * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
- * pass over Q K, a decode step's by the scores that its attention leaves. Heads of a group are combined in
- * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). Not here: the oracle of
- * the accuracy scripts (3.7 a), whose choice for a query depends on later queries. */
+ * Each kept token has the sum of its attention weights over all queries since it was added. For a prompt's queries a
+ * second pass over Q K computes the weights; for a decode step they follow from the logits of its attention. Heads of a
+ * group are combined per query, so that a list has one sum per token. Tokens are really removed (`utils_real_drop`).
+ * The oracle of the accuracy scripts (3.7 a), whose choice depends on later queries, is not implemented. */
 #include "config.h"
 
 #include "attention/evict.h"
@@ -12,8 +12,8 @@
 enum { P_HH, P_RECENT, P_GQA, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
-    [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1, -1, 1 << 30},
-    [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1, 1 << 30},
+    [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or the budget minus recent", -1, -1, 1 << 30},
+    [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: the budget minus hh", -1, -1, 1 << 30},
     [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
     [P_PREFILL] = {EVICT_PREFILL_PARAM},
     [P_DEMOTE] = {DEMOTE_PARAM},

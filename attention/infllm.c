@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* InfLLM: memory blocks by the inner product of their representatives with the mean query of a prompt window, a fixed
- * number of blocks. doc/methods.md section 12.1. */
+/* InfLLM: selects a fixed number of memory blocks by the inner product of their representatives with the mean query of
+ * a prompt window. doc/methods.md section 12.1. */
 #include "config.h"
 
 #include "attention/blocks.h"
@@ -10,7 +10,7 @@ static const attn_param params[] = {
     {.key = NULL},
 };
 
-/* In decode steps the query is the probe. Where all candidates fit they are taken without a look at them. */
+/* Chooses blocks. In decode steps the query is the probe. If all candidates fit they are not scored. */
 static void infllm_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
 {
     const block_memory *b = v->own;

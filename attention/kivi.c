@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* KIVI: everything is attended; old tokens are held in 2 or 4 bits, keys by channel over groups of tokens,
- * values by token. doc/methods.md 10. */
+/* KIVI: attends everything. Old tokens are quantized to 2 or 4 bits, keys by channel over groups of tokens, values by
+ * token. doc/methods.md 10. */
 #include "config.h"
 
 #include "attention/format.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* LogQuant: everything is attended; a log-spaced list of recent tokens stays exact, the others are held in 2 or
- * 4 bits. doc/methods.md 11. */
+/* LogQuant: attends everything. A log-spaced list of recent tokens keeps float rows; the others are quantized to 2 or 4
+ * bits. doc/methods.md 11. */
 #include "config.h"
 
 #include "attention/format.h"
 
 const attn_method attn_logquant = {
     .name = "logquant",
-    .summary = "LogQuant: all tokens, exact ones spaced by the logarithm of their age, none of them old",
+    .summary = "LogQuant: all tokens; recent ones at log-spaced ages stay unquantized, others have 2 or 4 bits",
     .source =
         "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; Concyclics/LogQuantKV; doc/methods.md 11, deviations 11.7",
     .params = kv_logquant_params,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* MagicPIG: tokens sampled by hashes, the likelier the smaller their angle to the query; each query head has a sample
- * of its own, and the logits of its tokens are corrected by their chances. doc/methods.md section 20. */
+/* MagicPIG: samples tokens by hashes; tokens at a smaller angle to the query are more likely. Each query head has its
+ * own sample, and logits are corrected by the sampling probabilities. doc/methods.md section 20. */
 #include "config.h"
 
 #include <stddef.h>
@@ -14,19 +14,20 @@
 enum { P_BITS, P_TABLES, P_SINK, P_LOCAL, P_SEED };
 
 static const attn_param params[] = {
-    [P_BITS] = {"K", NULL, "bits of a hash", 10, 1, LSH_BITS_MAX},
-    [P_TABLES] = {"L", NULL, "hash tables; tokens that share the query's bucket in two are attended", 150, 2, 4096},
+    [P_BITS] = {"K", NULL, "bits per hash", 10, 1, LSH_BITS_MAX},
+    [P_TABLES] = {"L", NULL, "hash tables; tokens in the query's bucket of at least two tables are attended", 150, 2,
+                  4096},
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 4, 0, 1 << 20},
-    [P_LOCAL] = {"local", NULL, "last tokens of the prompt, always attended, as all new ones", 64, 0, 1 << 20},
-    [P_SEED] = {"seed", NULL, "of the random planes", 42, 0, (int64_t)1 << 40},
+    [P_LOCAL] = {"local", NULL, "last tokens of the prompt, always attended, like all later tokens", 64, 0, 1 << 20},
+    [P_SEED] = {"seed", NULL, "seed of the random planes", 42, 0, (int64_t)1 << 40},
     {.key = NULL},
 };
 
 typedef struct {
-    buf plane, *mean, *norm, *start, *entry; /* lsh_index, by layer */
-    buf code;                                /* hashes of the kv head at work */
+    buf plane, *mean, *norm, *start, *entry; /* buffers of lsh_index; lists are by layer */
+    buf code;                                /* hashes of the current KV head */
     buf dots, hits, idx, bias, lists;
-    int64_t end; /* of the hashed tokens; 0: none are */
+    int64_t end; /* end of the hashed tokens; 0: none */
     bool hashes; /* this forward hashes [sink, end) */
     bool *chooses;
 } pig_memory;
@@ -55,8 +56,8 @@ static void pig_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(chooses), "samples", (size_t)d->shape->n_layers * sizeof(bool));
 }
 
-/* About N(0, 1) without libm: twelve uniform numbers of 16 bits less 6, four of each output of the generator, the
- * lowest bits first. Source: methods.md 20.3. */
+/* Returns an approximate N(0, 1) sample without libm: the sum of twelve uniform 16-bit numbers minus 6. Each output of
+ * the generator gives four of them, lowest bits first. Source: methods.md 20.3. */
 static float normal16(rng *r)
 {
     uint32_t sum = 0;
@@ -67,7 +68,7 @@ static float normal16(rng *r)
     return (float)sum / 65536 - 6;
 }
 
-/* Makes the planes. */
+/* Computes the planes and clears the tables. */
 static void pig_reset(attn_view *v)
 {
     pig_memory *c = v->own;
@@ -99,7 +100,7 @@ static lsh_index index_of(const attn_view *v, int layer)
 
 /* ---- a forward ---- */
 
-/* The tables of a layer then hold the tokens [first, end). */
+/* Builds the tables of a layer for the tokens [first, end). */
 static void hash_tokens(const attn_view *v, int layer, int64_t first, int64_t end)
 {
     const pig_memory *c = v->own;
@@ -121,7 +122,7 @@ static void pig_begin(attn_view *v, const attn_part *p)
     for (int l = 0; l < v->shape->n_layers; l++) c->chooses[l] = v->layers[l] && !(p->flags & ATTN_PROMPT) && c->end;
 }
 
-static void pig_append(const attn_turn *t, size_t n, int layer)
+static void pig_append(const attn_task *t, size_t n, int layer)
 {
     full_append(t, n, layer);
     for (; n > 0; n--, t++) {
@@ -130,8 +131,8 @@ static void pig_append(const attn_turn *t, size_t n, int layer)
     }
 }
 
-/* The first tokens, the sample, and what is not hashed. */
-static void select_sample(const attn_turn *t, int layer)
+/* Selects the first tokens, the sample, and the tokens after the hashed ones. */
+static void select_sample(const attn_task *t, int layer)
 {
     const attn_view *v = t->v;
     const pig_memory *c = v->own;
@@ -172,7 +173,7 @@ static void select_sample(const attn_turn *t, int layer)
     sel->attended = max64(first - from, 0) + n - rest;
 }
 
-static void pig_select(const attn_turn *t, size_t n, int layer)
+static void pig_select(const attn_task *t, size_t n, int layer)
 {
     full_select(t, n, layer);
     for (; n > 0; n--, t++)
@@ -187,7 +188,7 @@ static void pig_end(attn_view *v, const attn_part *p)
 
 /* ---- between forwards ---- */
 
-/* Tables of a part of the first prompt are not those of a shorter prompt: they go, until a prompt ends again. */
+/* Drops the tables if tokens of the first prompt are dropped. They are built again at the next end of a prompt. */
 static const char *pig_rewind(attn_view *v, int64_t n)
 {
     pig_memory *c = v->own;
@@ -196,7 +197,7 @@ static const char *pig_rewind(attn_view *v, int64_t n)
     return NULL;
 }
 
-/* Each bucket ascends, and all are [first, end). */
+/* Validates a loaded table: tokens in [first, end), ascending in each bucket. */
 static status check_table(const int32_t *start, size_t borders, const int32_t *entry, int64_t first, int64_t end,
                           err *e)
 {
@@ -241,11 +242,12 @@ static status pig_state(attn_view *v, attn_state *s, err *e)
 static status pig_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (shape->head_dim > PARIS_DIM_MAX)
-        return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d, at most %d", s->text, shape->head_dim, (int)PARIS_DIM_MAX);
+        return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d is too large, at most %d", s->text, shape->head_dim,
+                       (int)PARIS_DIM_MAX);
     return ST_OK;
 }
 
-/* A window of at most `local` tokens holds no hashed one. */
+/* A sliding window of at most `local` tokens contains no hashed token. */
 static void pig_regions(const attn_spec *s, attn_regions *r)
 {
     const int64_t *v = s->value;
@@ -254,7 +256,7 @@ static void pig_regions(const attn_spec *s, attn_regions *r)
 
 const attn_method attn_magicpig = {
     .name = "magicpig",
-    .summary = "MagicPIG: tokens sampled by hashes, their weights corrected by their chances",
+    .summary = "MagicPIG: tokens sampled by hashes, weights corrected by sampling probability",
     .source = "MagicPIG (Chen et al. 2024; Infini-AI-Lab/MagicPIG); doc/methods.md 20, deviations 20.7",
     .params = params,
     .family = &attn_keeping,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The memory of some layers under one method: one list of buffers serves plans, allocation, counts, saving, release. */
+/* Memory of a layer group. One list of buffers serves plans, allocation, counts, saving and release. */
 #include "config.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ void group_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const
     if (m->hooks.declare) m->hooks.declare(d);
 }
 
-/* Windows are cut from the start of a forward, so chunks must be multiples of them. */
+/* Checks that the chunk is a multiple of the window, since windows start at the start of a forward. */
 static status check_chunk(const attn_decl *d, err *e)
 {
     const attn_limits *lim = d->lim;
@@ -52,7 +52,7 @@ static status check_chunk(const attn_decl *d, err *e)
                    (long long)lim->chunk, (long long)d->window);
 }
 
-/* Returns the sum that a buffer counts towards. */
+/* Returns the sum to which a buffer adds. */
 static size_t *sum_of(attn_bytes *b, const mem_decl *m)
 {
     return m->kind == MEM_ROWS ? &b->kv : m->kind == MEM_INDEX || m->kind == MEM_STATE ? &b->index : &b->scratch;
@@ -76,7 +76,7 @@ status group_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
     return ST_OK;
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 /* Returns the buffer's field in the method's struct. */
 static buf *buffer_of(const attn_view *v, const mem_decl *m, int layer)
@@ -169,13 +169,13 @@ void group_free(layer_group *group)
 
 /* ---- counts ---- */
 
-/* True if lists of a layer may differ in length, so that each must be examined. */
+/* True if the lists of a layer may differ in length or bytes. */
 static bool lists_differ(const attn_view *v, int layer)
 {
     return v->listed && (kv_store_by_position(v->store) || v->shape->window[layer] > 0);
 }
 
-/* Bytes of the rows that a layer's lists leave; a forward's own tokens count in full. */
+/* Returns the bytes of a layer's rows that are in its lists, plus the n_new tokens of the current forward. */
 static size_t listed_bytes(const layer_group *group, int layer, int64_t n_new, int64_t *entries)
 {
     const attn_view *v = &group->v;
@@ -191,7 +191,7 @@ static size_t listed_bytes(const layer_group *group, int layer, int64_t n_new, i
     return bytes;
 }
 
-/* Bytes of one layer's rows; adds the entries of its lists. */
+/* Returns the bytes of one layer's rows; adds the entries of its lists to *entries. */
 static size_t layer_bytes(const layer_group *group, int layer, int64_t n_new, bool most, int64_t *entries)
 {
     const attn_view *v = &group->v;
@@ -214,7 +214,7 @@ attn_bytes group_held(const layer_group *group, int64_t n_new, bool most)
         if (!v->draft_view) out.kv += layer_bytes(group, l, n_new, most, &entries);
         n_layers++;
     }
-    entries /= n_layers * (int64_t)group->d.lists; /* their mean, where windows make them differ */
+    entries /= n_layers * (int64_t)group->d.lists; /* the mean, since windows can make them differ */
     group_declare(&d, v->method, v->spec, v->shape, v->lim, v->length + n_new, entries);
     for (int i = 0; i < d.buffers.n_mem; i++) {
         const mem_decl *m = &d.buffers.mem[i];

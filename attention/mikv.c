@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* MiKV: no token is dropped. Those of most attention, by H2O's sums, stay exact; the others are kept in few bits, keys
- * balanced by channel. doc/methods.md section 14b. */
+/* MiKV: drops no tokens. Tokens with the most attention, by H2O's sums, keep float rows. The others are quantized, with
+ * keys balanced by channel. doc/methods.md section 14b. */
 #include "config.h"
 
 #include <stddef.h>
@@ -10,12 +10,11 @@
 enum { P_RATIO, P_BUDGET, P_BITS, P_BALANCE, P_GQA };
 
 static const attn_param params[] = {
-    [P_RATIO] = {"ratio", NULL, "exact tokens of each list, in % of the tokens so far; half of them are the newest", 20,
-                 0, 100},
-    [P_BUDGET] = {"budget", NULL, "a number of exact tokens in place of a ratio; 0: the ratio", 0, 0, 1 << 30},
-    [P_BITS] = {"bits", "2 4 16", "of a number of the other tokens; 16: f16, to compare with", 0, 0, 2},
-    [P_BALANCE] = {"balance", NULL,
-                   "1: channels of keys are scaled to those of the prompt's queries before they are coded", 1, 0, 1},
+    [P_RATIO] = {"ratio", NULL, "unquantized tokens per list, in % of all tokens so far; half of them are the newest",
+                 20, 0, 100},
+    [P_BUDGET] = {"budget", NULL, "number of unquantized tokens per list; 0: use ratio", 0, 0, 1 << 30},
+    [P_BITS] = {"bits", "2 4 16", "bits per number of the other tokens; 16: f16, as a reference", 0, 0, 2},
+    [P_BALANCE] = {"balance", NULL, "1: scale key channels to the prompt's queries before quantization", 1, 0, 1},
     [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
     {.key = NULL},
 };
@@ -41,11 +40,11 @@ static bool balances(const attn_spec *s)
 static status mikv_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (attn_gqa(s) == GQA_PER_Q)
-        return err_set(e, ST_USAGE, "%s: gqa=per_q: keys are balanced by kv head, use mean_s", s->text);
+        return err_set(e, ST_USAGE, "%s: gqa=per_q: keys are balanced by KV head; use mean_s", s->text);
     return evict_check(s, shape, e);
 }
 
-static int64_t mikv_share(const attn_spec *s, int64_t n)
+static int64_t mikv_keeps(const attn_spec *s, int64_t n)
 {
     return s->budget > 0 ? s->budget : n * s->value[P_RATIO] / 100;
 }
@@ -74,7 +73,7 @@ static void mikv_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(zeros), "channel maxima", bytes);
 }
 
-/* Channels of which nothing is known have the factor 1. */
+/* Computes the channel factors from the maxima. Channels without data have the factor 1. */
 static void balance(const attn_view *v, int layer)
 {
     const mikv_ctx *c = v->own;
@@ -94,21 +93,21 @@ static void mikv_reset(attn_view *v)
     }
 }
 
-/* Whether the factors are still to come: in the first prompt, as long as nothing is in codes. */
+/* True if this forward updates the maxima: in the first prompt, before anything is quantized. */
 static bool learns(const attn_view *v, const attn_part *p)
 {
     const mikv_ctx *c = v->own;
-    return c->most_q && (p->flags & ATTN_PROMPT) && c->e.turns == 0 && v->stored == v->length;
+    return c->most_q && (p->flags & ATTN_PROMPT) && c->e.prompts == 0 && v->stored == v->length;
 }
 
-/* The largest |x| so far of each channel of a kv head, over its n_heads / n_kv_heads heads. */
+/* Updates the largest |x| of each channel of a KV head, over its n_heads / n_kv_heads heads. */
 static void see(const attn_view *v, buf most, buf x, size_t n_tok, int n_heads)
 {
     v->be->ops->codes->column_max(v->be, most, x, n_tok, (size_t)n_heads, (size_t)v->shape->n_kv_heads,
                                   (size_t)v->shape->head_dim);
 }
 
-static void mikv_append(const attn_turn *t, size_t n, int layer)
+static void mikv_append(const attn_task *t, size_t n, int layer)
 {
     for (size_t i = 0; i < n; i++) {
         const mikv_ctx *c = t[i].v->own;
@@ -130,7 +129,7 @@ static void mikv_layer_end(attn_view *v, const attn_part *p, int layer)
     evict_layer_end(v, p, layer);
 }
 
-static const evict_kind mikv_kind = {.rule = mikv_rule, .share = mikv_share};
+static const evict_kind mikv_kind = {.rule = mikv_rule, .keeps = mikv_keeps};
 
 const attn_method attn_mikv = {
     .name = "mikv",

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* The best tokens by their exact scores: what no index of tokens does better. doc/methods.md 7a. */
+/* Oracle: the best tokens by exact scores, an upper bound for every index of tokens. doc/methods.md 7a. */
 #include "config.h"
 
 #include <stddef.h>
 
 #include "attention/retrieve.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_SHARE, P_MIN, P_TAIL, P_TAIL_SEED };
+enum { P_SINK, P_RECENT, P_GQA, P_FRACTION, P_MIN, P_TAIL, P_TAIL_SEED };
 
 static const attn_param params[] = {
     [P_SINK] = {RETRIEVE_SINK_PARAM},  [P_RECENT] = {RETRIEVE_RECENT_PARAM},
-    [P_GQA] = {RETRIEVE_GQA_PARAM},    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_GQA] = {RETRIEVE_GQA_PARAM},    [P_FRACTION] = {RETRIEVE_P_PARAM},
     [P_MIN] = {RETRIEVE_MIN_PARAM},    [P_TAIL] = {RETRIEVE_TAIL_PARAM},
     [P_TAIL_SEED] = {TAIL_SEED_PARAM}, {.key = NULL},
 };
 
-/* The store's rows of keys are pages of one token, whose mean is the key. */
+/* The index is the store's keys, as pages of one token whose mean is the key. */
 typedef struct {
     retrieve r;
     quest_index *index;
@@ -32,8 +32,7 @@ static status oracle_check(const attn_spec *s, const attn_shape *shape, err *e)
     (void)shape;
     kv_format_text(&s->kv, store, sizeof store);
     if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
-        return err_set(e, ST_USAGE, "%s: store %s has codes, expected f32, f16 or bf16: scores are of exact keys",
-                       s->text, store);
+        return err_set(e, ST_USAGE, "%s: store %s is quantized; exact scores require f32, f16 or bf16", s->text, store);
     if (s->budget < forced(s))
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld (forced tokens and the current one)",
                        s->text, (long long)s->budget, (long long)forced(s));
@@ -69,7 +68,7 @@ static void oracle_reset(attn_view *v)
 
 const attn_method attn_oracle = {
     .name = "oracle",
-    .summary = "the best tokens by exact scores (reads all keys: a reference)",
+    .summary = "best tokens by exact scores (reads all keys; a reference)",
     .source = "Twilight (arXiv 2502.02770) and others, as a reference; doc/methods.md 7a, deviations 7a",
     .params = params,
     .family = &attn_retrieve,
@@ -84,6 +83,7 @@ const attn_method attn_oracle = {
     .def_budget = 256,
     .def_skip = 2,
     .reuse = ATTN_REUSE_ANY,
+    .reuse_budget = "",
     .check = oracle_check,
     .hooks = {.declare = oracle_declare, .reset = oracle_reset},
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV: all rows are kept; a step attends the first `sink` tokens, the newest ones, and of the tokens between
- * (the indexed ones) the `budget` best by an index of 6 bits a channel. doc/methods.md section 8.
+/* ParisKV: all rows are kept. A step attends the first `sink` tokens, the newest tokens, and the `budget` best of the
+ * tokens between them (the indexed tokens), by an index of 6 bits per channel. doc/methods.md section 8.
  *
  * Regions: sink | indexed | local and update buffer. They follow in closed form (8.3) from the token count and the end
  * of the last prompt, so that no counter can differ between layers (8.7). Every token is encoded when it is appended,
- * since a store may quantize its row before it is indexed: the codes of tokens in the buffer exist but are not scored.
- * Rows, prompts, and steps that attend everything are those of `full`. */
+ * since a store may quantize its row before it is indexed. Codes of tokens in the buffer exist but are not scored.
+ * Rows, prompts, and steps that attend everything are as in `full`. */
 #include "config.h"
 
 #include <stddef.h>
@@ -21,36 +21,34 @@ enum { LEVELS_6, LEVELS_1 };
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 64, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended", 256, 0, 1 << 20},
-    [P_U] = {"u", NULL, "new tokens gathered before the oldest are indexed; until then they are attended", 512, 1,
-             1 << 20},
+    [P_U] = {"u", NULL, "new tokens buffered before they are indexed; buffered tokens are attended", 512, 1, 1 << 20},
     [P_FULL_THR] = {"full_thr", NULL,
-                    "with fewer tokens than this, or than sink + local + 2 budget, everything is attended", 2048, 0,
+                    "attend everything if fewer tokens are visible than this or than sink + local + 2 budget", 2048, 0,
                     (int64_t)1 << 40},
-    [P_RHO] = {"rho", NULL,
-               "percent of the keys in the levels of a subspace; 0: by length, 50 to 20 (doc/methods.md 8.3)", 0, 0,
-               100},
-    [P_BETA] = {"beta", NULL, "percent of the indexed tokens to rerank; 0: by length, 50 to 10 (the paper: 5 to 10)", 0,
-                0, 100},
-    [P_CENTER] = {"center", NULL, "1: encode keys less the mean of the first prompt's", 0, 0, 1},
+    [P_RHO] = {"rho", NULL, "percent of keys that score in a subspace; 0: 50 to 20, by length (doc/methods.md 8.3)", 0,
+               0, 100},
+    [P_BETA] = {"beta", NULL, "percent of indexed tokens to rerank; 0: 50 to 10, by length (paper: 5 to 10)", 0, 0,
+                100},
+    [P_CENTER] = {"center", NULL, "1: subtract the mean key of the first prompt before encoding", 0, 0, 1},
     [P_LEVELS] = {"tiers", "6 1", "levels of the collision score", LEVELS_6, 0, 1},
-    [P_ALPHA] = {"alpha", NULL, "0: weights without the factor 1/alpha", 1, 0, 1},
-    [P_ROTATE] = {"rotate", NULL, "0: no rotation", 1, 0, 1},
+    [P_ALPHA] = {"alpha", NULL, "0: omit the factor 1/alpha of the weights", 1, 0, 1},
+    [P_ROTATE] = {"rotate", NULL, "0: omit the rotation", 1, 0, 1},
     {.key = NULL},
 };
 
-/* What a forward does in one layer. */
+/* Plan of a forward in one layer. */
 typedef struct {
-    slot_range index;  /* the indexed tokens that the layer sees */
-    slot_range next;   /* the same after the end of a prompt, or after a rewind */
+    slot_range index;  /* indexed tokens that the layer sees */
+    slot_range next;   /* the same after the end of a prompt or after a rewind */
     slot_range encode; /* tokens to encode */
-    slot_range mean;   /* tokens of the mean, if it is due */
-    int64_t k;         /* tokens to find, at most those of index */
+    slot_range mean;   /* tokens of the mean key, if it is due */
+    int64_t k;         /* tokens to select, at most index.n */
 } paris_ranges;
 
-/* Lists of buffers are those of paris_index, by layer; other buffers are work space. */
+/* Lists of buffers are those of paris_index, by layer; other buffers are scratch. */
 typedef struct {
     paris_ranges *ranges; /* [n_layers] */
-    bool *finds;          /* [n_layers] whether the forward at hand searches there */
+    bool *finds;          /* [n_layers] true if the current forward searches the layer */
     buf *id, *code, *count, *counted, *mean;
     buf sign;
     buf probe;          /* mean queries [n_kv_heads][head_dim] */
@@ -58,14 +56,14 @@ typedef struct {
     buf bonus, score;   /* u8 [n_kv_heads][n_tokens] */
     buf cand;           /* i32, the same shape */
     buf final;          /* f32 [n_kv_heads][n_tokens] */
-    buf idx, lists;     /* i32 [n_kv_heads][k], and their ranges, by layer */
-    int64_t prompt_end; /* tokens at the end of the last prompt, */
-    int64_t *ends;      /* [n_tokens + 1] and when the sequence had so many: in a prompt as if it had ended there */
-    int64_t encoded;    /* tokens with codes, */
-    int64_t to_encode;  /* and how many follow in this forward */
+    buf idx, lists;     /* i32 [n_kv_heads][k] slots; their ranges, by layer */
+    int64_t prompt_end; /* tokens at the end of the last prompt */
+    int64_t *ends;      /* [n_tokens + 1] prompt_end at each length; within a prompt the length itself */
+    int64_t encoded;    /* tokens with codes */
+    int64_t to_encode;  /* tokens that this forward encodes */
 } paris_memory;
 
-/* Fewer visible tokens are all attended. */
+/* Returns the fewest visible tokens of which a step attends only a selection. */
 static int64_t covers(const attn_spec *s)
 {
     const int64_t *v = s->value;
@@ -81,7 +79,8 @@ static void paris_regions(const attn_spec *s, attn_regions *r)
 static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (shape->head_dim > PARIS_DIM_MAX)
-        return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d, at most %d", s->text, shape->head_dim, (int)PARIS_DIM_MAX);
+        return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d is too large, at most %d", s->text, shape->head_dim,
+                       (int)PARIS_DIM_MAX);
     return ST_OK;
 }
 
@@ -147,13 +146,13 @@ static paris_index index_of(const attn_view *v, int layer)
 
 /* ---- regions ---- */
 
-/* First token and count of each. */
+/* First token and count of each region. */
 typedef struct {
     slot_range sink, index, rest;
 } regions;
 
-/* Of a layer, as the query sees them that is token n - 1, after a prompt that ended with prompt_end tokens.
- * Source: doc/methods.md 8.3; tokens before the layer's window are in none (0.2.11). */
+/* Returns the regions of a layer for the query of token n - 1, after a prompt that ended with prompt_end tokens. Tokens
+ * before the layer's window are in no region (0.2.11). Source: doc/methods.md 8.3. */
 static regions regions_of(const attn_view *v, int layer, int64_t prompt_end, int64_t n)
 {
     int64_t local = attn_get(v, P_LOCAL), u = attn_get(v, P_U), window = v->shape->window[layer],
@@ -172,7 +171,7 @@ static bool is_sparse(const attn_view *v, const regions *r)
     return !short_of && r->index.n > 0;
 }
 
-/* Indexed tokens to find beside the other regions. */
+/* Returns the number of indexed tokens to select. */
 static int64_t wanted(const attn_view *v, const regions *r)
 {
     return min64(v->spec->budget, r->index.n);
@@ -180,13 +179,13 @@ static int64_t wanted(const attn_view *v, const regions *r)
 
 /* ---- the index ---- */
 
-/* Row of the tables of rho and beta (doc/methods.md 8.3). */
+/* Returns the row of the tables of rho and beta (doc/methods.md 8.3). */
 static int table_row(int64_t n)
 {
     return n < 5000 ? 0 : n < 10000 ? 1 : n < 30000 ? 2 : 3;
 }
 
-/* Tokens to rerank of n indexed ones, to find k. */
+/* Returns the tokens to rerank of n indexed tokens, to select k. */
 static int64_t candidates(const attn_view *v, int64_t n, int64_t k)
 {
     static const int64_t table[] = {50, 25, 20, 10};
@@ -195,7 +194,7 @@ static int64_t candidates(const attn_view *v, int64_t n, int64_t k)
     return min64(max64((n * beta + 99) / 100, k), n);
 }
 
-/* Sets the limits of the levels of a search; one level is the widest. */
+/* Sets the limits of the levels of a search. A single level is the widest. */
 static void set_limits(const attn_view *v, paris_job *j)
 {
     static const int64_t table[] = {50, 30, 25, 20}, tau[PARIS_LEVELS] = {5, 15, 30, 50, 75, 100};
@@ -206,7 +205,7 @@ static void set_limits(const attn_view *v, paris_job *j)
         j->limit[i] = (n * rho * tau[PARIS_LEVELS - j->n_levels + i] + 9999) / 10000;
 }
 
-/* Takes the bucket counts of ranges.next. Must precede any change of codes that were counted. */
+/* Updates the bucket counts to ranges.next. Must run before counted codes change. */
 static void count_next(const attn_view *v, int layer)
 {
     const paris_memory *s = v->own;
@@ -214,7 +213,7 @@ static void count_next(const attn_view *v, int layer)
     v->be->ops->paris->count(v->be, &x, s->ranges[layer].next, attn_index_read(v));
 }
 
-/* The ranges.k best of ranges.index in rows for queries q [n_heads][head_dim], rotated: one list per kv head. */
+/* Selects the ranges.k best tokens of ranges.index for rotated queries q [n_heads][head_dim], one list per KV head. */
 static attn_seg find(const attn_view *v, int layer, const kv_rows *rows, buf q)
 {
     const paris_memory *s = v->own;
@@ -265,10 +264,11 @@ static attn_seg find(const attn_view *v, int layer, const kv_rows *rows, buf q)
 static void set_ranges(attn_view *v, int layer, bool prompt, int64_t n)
 {
     paris_memory *c = v->own;
-    regions now = regions_of(v, layer, c->prompt_end, n), next = regions_of(v, layer, n, n + 1); /* if a prompt ends */
+    regions now = regions_of(v, layer, c->prompt_end, n),
+            next = regions_of(v, layer, n, n + 1); /* after the end of a prompt */
     paris_ranges s = {
         .index = now.index, .next = next.index, .encode = {c->encoded, c->to_encode}, .k = wanted(v, &now)};
-    /* center: the first prompt gives the mean; one that indexes nothing that of all its keys */
+    /* center: the mean is over the indexed keys of the first prompt, or over all its keys if none is indexed. */
     if (prompt) s.mean = next.index.n > 0 ? next.index : (slot_range){0, n};
     c->ranges[layer] = s;
     c->finds[layer] = !prompt && is_sparse(v, &now);
@@ -279,8 +279,7 @@ static void paris_begin(attn_view *v, const attn_part *p)
     paris_memory *c = v->own;
     int64_t n = v->length + (int64_t)p->n_tok;
     bool prompt = p->flags & ATTN_PROMPT, open = prompt && !(p->flags & ATTN_PROMPT_END);
-    /* Before the mean is known nothing can be encoded: the whole prompt is at its end, when all of its rows
-     * are still exact. */
+    /* Encoding requires the mean: the first prompt is encoded as a whole at its end, before its rows are quantized. */
     c->to_encode = attn_get(v, P_CENTER) && c->encoded == 0 && open ? 0 : n - c->encoded;
     for (int l = 0; l < v->shape->n_layers; l++) {
         c->finds[l] = false;
@@ -288,7 +287,7 @@ static void paris_begin(attn_view *v, const attn_part *p)
     }
 }
 
-/* Encodes ranges.encode from rows, where these tokens lie exactly; the first ones after the mean is taken. */
+/* Encodes ranges.encode from rows that are not yet quantized. Before the first tokens it computes the mean. */
 static void encode(const attn_view *v, int layer, const kv_rows *rows)
 {
     const paris_memory *c = v->own;
@@ -298,7 +297,7 @@ static void encode(const attn_view *v, int layer, const kv_rows *rows)
     if (r->encode.n > 0) v->be->ops->paris->encode(v->be, &x, rows, r->encode);
 }
 
-static void paris_append(const attn_turn *t, size_t n, int layer)
+static void paris_append(const attn_task *t, size_t n, int layer)
 {
     full_append(t, n, layer);
     for (; n > 0; n--, t++) {
@@ -310,7 +309,7 @@ static void paris_append(const attn_turn *t, size_t n, int layer)
     }
 }
 
-static void select_sparse(const attn_turn *t, int layer, const regions *r)
+static void select_sparse(const attn_task *t, int layer, const regions *r)
 {
     attn_sel *sel = t->sel;
     const kv_rows *rows = sel->seg[0].rows;
@@ -324,7 +323,7 @@ static void select_sparse(const attn_turn *t, int layer, const regions *r)
     sel->attended = r->sink.n + r->rest.n + wanted(t->v, r);
 }
 
-static void paris_select(const attn_turn *t, size_t n, int layer)
+static void paris_select(const attn_task *t, size_t n, int layer)
 {
     full_select(t, n, layer);
     for (; n > 0; n--, t++) {
@@ -334,7 +333,7 @@ static void paris_select(const attn_turn *t, size_t n, int layer)
     }
 }
 
-/* The counts of a prompt's tokens are taken with the prompt, not with the first step after it. */
+/* Counts a prompt's tokens at its end, not in the first step after it. */
 static void paris_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     if (p->flags & ATTN_PROMPT_END) count_next(v, layer);
@@ -349,7 +348,7 @@ static void paris_end(attn_view *v, const attn_part *p)
     for (int64_t n = v->length + 1; n <= end; n++) c->ends[n] = p->n_prompt > 0 ? n : c->prompt_end;
 }
 
-/* Goes back to n tokens: the codes of the first n are counted now, while they are still there. */
+/* Returns to n tokens. Updates the bucket counts now, while the dropped codes still exist. */
 static void forget(attn_view *v, int64_t n)
 {
     paris_memory *c = v->own;
@@ -364,7 +363,7 @@ static void forget(attn_view *v, int64_t n)
 
 /* ---- between forwards ---- */
 
-/* With the random signs of the rotation, doc/methods.md 0.2.9. */
+/* Uploads the random signs of the rotation (doc/methods.md 0.2.9) and clears the state. */
 static void paris_reset(attn_view *v)
 {
     paris_memory *c = v->own;
@@ -377,7 +376,7 @@ static void paris_reset(attn_view *v)
     forget(v, 0);
 }
 
-/* True if the tokens up to n were the start of a longer prompt, whose mean is then that of later keys too. */
+/* True if token n is inside the first prompt, whose mean key includes later keys. */
 static bool in_first_prompt(const paris_memory *c, int64_t n, int64_t length)
 {
     for (int64_t i = 1; i <= n; i++)
@@ -388,14 +387,14 @@ static bool in_first_prompt(const paris_memory *c, int64_t n, int64_t length)
 static const char *paris_rewind(attn_view *v, int64_t n)
 {
     const paris_memory *c = v->own;
-    if (attn_get(v, P_CENTER) && in_first_prompt(c, n, v->length)) return "the mean key is that of the whole prompt";
+    if (attn_get(v, P_CENTER) && in_first_prompt(c, n, v->length)) return "the mean key covers the whole prompt";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     forget(v, n);
     return NULL;
 }
 
-/* Checks the range of counted tokens, which `count` subtracts again, and the bucket counts. An empty range may begin
- * anywhere: behind a prompt of fewer tokens than `sink` it begins behind the next token. */
+/* Validates the range of counted tokens, which the op `count` later subtracts, and the bucket counts. An empty range
+ * may start anywhere: after a prompt of fewer tokens than `sink` it starts after the next token. */
 static status check_counts(const attn_view *v, int layer, err *e)
 {
     const paris_memory *s = v->own;
@@ -417,7 +416,6 @@ static status check_counts(const attn_view *v, int layer, err *e)
     return ST_OK;
 }
 
-/* Nothing is counted. */
 static void clear_counts(const attn_view *v, int layer)
 {
     static const int32_t none[PARIS_PATTERNS];
@@ -432,7 +430,7 @@ static status walk_counts(attn_view *v, attn_state *state, err *e)
     status st = attn_walk(v, state, e);
     for (int l = 0; l < v->shape->n_layers && state->load && st == ST_OK; l++)
         if (v->layers[l]) st = check_counts(v, l, e);
-    /* What was damaged is not to be subtracted from. */
+    /* Damaged counts must not be updated further. */
     for (int l = 0; l < v->shape->n_layers && state->load && st != ST_OK; l++)
         if (v->layers[l]) clear_counts(v, l);
     return st;
@@ -452,7 +450,7 @@ static status paris_state(attn_view *v, attn_state *s, err *e)
 
 const attn_method attn_pariskv = {
     .name = "pariskv",
-    .summary = "ParisKV: sink, newest tokens, and the best others by sign collisions and 4-bit codes",
+    .summary = "ParisKV: first and newest tokens, and the best others by sign collisions and 4-bit codes",
     .source = "ParisKV (paper, whose budget is 100; cache_hub/polar_cache.py); doc/methods.md 8, deviations 8.7",
     .params = params,
     .family = &attn_keeping,

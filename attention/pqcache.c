@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* PQCache: tokens by product-quantized keys. doc/methods.md 7b.
  *
- * At the end of the first prompt, while its rows are exact, each of m sub-spaces of a layer's keys gets 2^bits
- * centroids; a key is then m codes. A new token's are assigned when it is appended, to centroids that do not change.
- * Before there are any, everything is attended. */
+ * At the end of the first prompt, before its rows are quantized, each of m sub-spaces of a layer's keys gets 2^bits
+ * centroids. A key is then represented by m codes. New tokens get codes when they are appended; centroids do not
+ * change. Before training everything is attended. */
 #include "config.h"
 
 #include <stddef.h>
@@ -12,17 +12,16 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_SINK, P_LOCAL, P_GQA, P_SHARE, P_MIN, P_BETA, P_TAIL, P_SEED };
+enum { P_M, P_BITS, P_ITERS, P_SINK, P_LOCAL, P_GQA, P_FRACTION, P_MIN, P_BETA, P_TAIL, P_SEED };
 
 static const attn_param params[] = {
-    [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
-    [P_BITS] = {"bits", NULL, "bits of a code: 2^bits centroids a sub-space", 6, 1, PQ_BITS},
-    [P_ITERS] = {"iters", NULL, "iterations of k-means at the end of a prompt", 10, 0, 1000},
+    [P_M] = {"m", NULL, "sub-spaces of a key, with one code each; must divide head_dim", 2, 1, PQ_PARTS},
+    [P_BITS] = {"bits", NULL, "bits per code: 2^bits centroids per sub-space", 6, 1, PQ_BITS},
+    [P_ITERS] = {"iters", NULL, "k-means iterations at the end of the first prompt", 10, 0, 1000},
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 32, 0, 1 << 20},
-    [P_LOCAL] = {"local", NULL, "newest tokens, always attended; 0: half of what the budget leaves beside sinks", 0, 0,
-                 1 << 20},
+    [P_LOCAL] = {"local", NULL, "newest tokens, always attended; 0: half of the budget left after sink", 0, 0, 1 << 20},
     [P_GQA] = {RETRIEVE_GQA_PARAM},
-    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_FRACTION] = {RETRIEVE_P_PARAM},
     [P_MIN] = {RETRIEVE_MIN_PARAM},
     [P_BETA] = {RETRIEVE_CALIBRATE_PARAM},
     [P_TAIL] = {RETRIEVE_TAIL_PARAM},
@@ -33,7 +32,7 @@ static const attn_param params[] = {
 typedef struct {
     retrieve r;
     buf *code, *centroid; /* [n_layers] */
-    buf trained;          /* f32, the centroids of a layer while they are made */
+    buf trained;          /* f32 centroids of a layer during training */
     buf work;             /* kmeans_job.work */
     pq_index *index;      /* [n_layers] */
 } pqcache;
@@ -47,8 +46,7 @@ static status pqcache_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     int64_t m = s->value[P_M], least = s->value[P_SINK] + max64(s->value[P_LOCAL], 1) + 1;
     if (shape->head_dim % m)
-        return err_set(e, ST_USAGE, "%s: m %lld, expected a number that divides head_dim %d", s->text, (long long)m,
-                       shape->head_dim);
+        return err_set(e, ST_USAGE, "%s: m %lld: must divide head_dim %d", s->text, (long long)m, shape->head_dim);
     if (s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + 1 = %lld", s->text,
                        (long long)s->budget, (long long)least);
@@ -93,7 +91,7 @@ static void pqcache_reset(attn_view *v)
                                  .bits = (size_t)attn_get(v, P_BITS)};
 }
 
-/* Trains on the keys after the sinks, and gives all keys their codes by the centroids as they are held. */
+/* Trains on the keys after the sinks, then assigns codes to all keys by the stored f16 centroids. */
 static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     pqcache *c = v->own;
@@ -131,7 +129,7 @@ static void set_trained(attn_view *v, int64_t trained)
     for (int l = 0; l < v->shape->n_layers; l++) c->index[l].trained = trained;
 }
 
-/* Tokens at the end of the training: the same in all layers of the method. */
+/* Returns the number of tokens at the end of training, which is the same in all layers of the method; 0: untrained. */
 static int64_t trained_of(const attn_view *v)
 {
     const pqcache *c = v->own;
@@ -154,7 +152,7 @@ static const char *pqcache_rewind(attn_view *v, int64_t n)
 
 static status pqcache_state(attn_view *v, attn_state *s, err *e)
 {
-    int64_t trained = trained_of(v), first = trained; /* a later training was a parameter that was removed */
+    int64_t trained = trained_of(v), first = trained; /* earlier versions could train again */
     TRY(STATE_HOST(s, "end of the training", &trained, e));
     TRY(state_within("end of the training", trained, 0, v->length, e));
     TRY(STATE_HOST(s, "first training", &first, e));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Quest: pages by the largest product that any key inside their bounds could have. doc/methods.md 6. */
+/* Quest: ranks pages by the largest product that a key within their bounds can have. doc/methods.md 6. */
 #include "config.h"
 
 #include <stddef.h>
@@ -14,7 +14,7 @@ enum {
     P_G,
     P_FORCE,
     P_GQA,
-    P_SHARE,
+    P_FRACTION,
     P_MIN,
     P_COARSE,
     P_COARSE_KEEP,
@@ -23,28 +23,26 @@ enum {
     P_TAIL,
     P_TAIL_SEED
 };
-enum { SCORE_EST = QUEST_MEAN + 1 }; /* behind those of quest_how */
+enum { SCORE_EST = QUEST_MEAN + 1 }; /* after the values of quest_how */
 enum { FORCE_LAST, FORCE_NONE };
 
 static const attn_param params[] = {
-    [P_PAGE] = {"page", NULL, "tokens of a page", 16, 1, 1 << 20},
-    [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1, 1 << 20},
+    [P_PAGE] = {"page", NULL, "tokens per page", 16, 1, 1 << 20},
+    [P_MIN_PAGES] = {"min_pages", NULL, "minimum number of pages attended, even beyond the budget", 3, 1, 1 << 20},
     [P_SCORE] = {"score", "sum maxch mean est",
-                 "sum of the channels' largest products (the paper), or the largest (FIER's text); product with the "
-                 "page's mean key (half of the bytes; loses single tokens); the mean of FIER's estimates of its tokens",
+                 "sum (paper) or max of channel bounds, mean key (half the bytes, loses single tokens), FIER's mean",
                  QUEST_SUM, 0, SCORE_EST},
-    [P_G] = {"g", NULL, "score=est: tokens of a group that shares two levels, a multiple of page or page of it", 32, 1,
+    [P_G] = {"g", NULL, "score=est: tokens per group that share two levels, a multiple or a divisor of page", 32, 1,
              1 << 16},
     [P_FORCE] = {"force", "last none",
-                 "always attend the last page (the kernels), or leave it to its score (the paper's "
-                 "evaluation: the current token may be missed)",
+                 "attend the last page always (as the kernels) or by score (as the paper; may miss the current token)",
                  FORCE_LAST, 0, 1},
     [P_GQA] = {RETRIEVE_GQA_PARAM},
-    [P_SHARE] = {RETRIEVE_P_PARAM},
+    [P_FRACTION] = {RETRIEVE_P_PARAM},
     [P_MIN] = {RETRIEVE_MIN_PARAM},
     [P_COARSE] = {COARSE_PARAM},
     [P_COARSE_KEEP] = {COARSE_KEEP_PARAM},
-    [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
+    [P_SINK] = {"force_sink", NULL, "first tokens whose pages are always attended", 0, 0, 1 << 20},
     [P_RECENT] = {"force_recent", NULL, "newest tokens whose pages are always attended", 0, 0, 1 << 20},
     [P_TAIL] = {RETRIEVE_TAIL_PARAM},
     [P_TAIL_SEED] = {TAIL_SEED_PARAM},
@@ -54,17 +52,17 @@ static const attn_param params[] = {
 typedef struct {
     retrieve r;
     page_bounds bounds;
-    key_bits bits; /* score=est, in place of bounds */
+    key_bits bits; /* score=est: instead of bounds */
 } quest_ctx;
 
-/* Pages that hold the tokens from `first` on, of n. */
+/* Returns the number of pages with tokens in [first, n). */
 static int64_t pages_of(const attn_spec *s, int64_t first, int64_t n)
 {
     int64_t page = s->value[P_PAGE];
     return (n + page - 1) / page - first / page;
 }
 
-/* Pages of a step, the forced ones included. */
+/* Returns the pages of a step, including forced pages. */
 static int64_t page_budget(const attn_spec *s)
 {
     return max64(s->budget / s->value[P_PAGE], s->value[P_MIN_PAGES]);
@@ -85,14 +83,14 @@ static status check_score(const attn_spec *s, err *e)
     int64_t page = s->value[P_PAGE], g = s->value[P_G], span = s->value[P_COARSE];
     bool est = s->value[P_SCORE] == SCORE_EST;
     if (span % page)
-        return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text, (long long)span,
+        return err_set(e, ST_USAGE, "%s: coarse %lld, expected a multiple of page = %lld", s->text, (long long)span,
                        (long long)page);
     if (est && span)
-        return err_set(e, ST_USAGE, "%s: coarse %lld, score=est scores all tokens: coarse=0 is expected", s->text,
+        return err_set(e, ST_USAGE, "%s: coarse %lld: score=est scores all tokens; use coarse=0", s->text,
                        (long long)span);
     if (est && g % page && page % g)
-        return err_set(e, ST_USAGE, "%s: g %lld, expected a multiple of page %lld or one that divides it", s->text,
-                       (long long)g, (long long)page);
+        return err_set(e, ST_USAGE, "%s: g %lld, expected a multiple or a divisor of page %lld", s->text, (long long)g,
+                       (long long)page);
     return ST_OK;
 }
 
@@ -158,6 +156,7 @@ const attn_method attn_quest = {
     .def_budget = 256,
     .def_skip = 2,
     .reuse = ATTN_REUSE_ANY,
+    .reuse_budget = "coarse",
     .check = quest_check,
     .hooks = {.declare = quest_declare, .reset = quest_reset},
 };

@@ -37,16 +37,15 @@ static status check_draws(const attn_spec *s, const retrieve_options *o, err *e)
     char store[64];
     if (!o->draws) return ST_OK;
     kv_format_text(&s->kv, store, sizeof store);
-    if (o->p == 0) return err_set(e, ST_USAGE, "%s: calibrate says how p is meant, and there is no p", s->text);
-    if (o->span)
-        return err_set(e, ST_USAGE, "%s: calibrate needs scores of all tokens, and coarse leaves some out", s->text);
-    if (o->draws == 1) return err_set(e, ST_USAGE, "%s: calibrate=1: one token has no slope, at least 2", s->text);
+    if (o->p == 0) return err_set(e, ST_USAGE, "%s: calibrate requires p", s->text);
+    if (o->span) return err_set(e, ST_USAGE, "%s: calibrate requires the scores of all tokens; use coarse=0", s->text);
+    if (o->draws == 1) return err_set(e, ST_USAGE, "%s: calibrate=1: must be 0 or at least 2", s->text);
     if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
-        return err_set(e, ST_USAGE, "%s: calibrate over store %s: exact keys are expected, f32, f16 or bf16", s->text,
-                       store);
+        return err_set(e, ST_USAGE, "%s: calibrate over store %s: float keys are required; use f32, f16 or bf16",
+                       s->text, store);
     if (s->tier.kind != KV_DEVICE)
-        return err_set(e, ST_USAGE, "%s: calibrate reads some keys of each step, which --kv-tier %s has elsewhere",
-                       s->text, kv_tier_name(s->tier.kind));
+        return err_set(e, ST_USAGE, "%s: calibrate is not supported with --kv-tier %s", s->text,
+                       kv_tier_name(s->tier.kind));
     return ST_OK;
 }
 
@@ -64,7 +63,7 @@ status retrieve_check(const attn_spec *s, err *e)
 static const char *retrieve_alone(const attn_spec *s)
 {
     return attn_gqa(s) == GQA_LAYER_VOTE
-               ? "the shares of all heads' softmax that gqa=layer_vote adds; use gqa=vote or layer_mean"
+               ? "gqa=layer_vote adds the softmax of the heads of all ranks; use gqa=vote or layer_mean"
                : NULL;
 }
 
@@ -105,14 +104,14 @@ static int64_t spans_of(const retrieve_options *o, int64_t n_tokens)
     return (n_tokens + o->span - 1) / o->span;
 }
 
-/* Spans of a list. */
+/* Returns the most spans of a list. */
 static int64_t most_kept(const retrieve_options *o, int64_t n_tokens)
 {
     return min64(o->spans, spans_of(o, n_tokens));
 }
 
-/* Places (ops_select.h) of a list: how many scores the index has at most. */
-static int64_t places_of(const retrieve_options *o, int64_t n_tokens)
+/* Returns the most score columns of a list (ops_select.h). */
+static int64_t columns_of(const retrieve_options *o, int64_t n_tokens)
 {
     return o->span ? most_kept(o, n_tokens) * (o->span / o->granule) : items_of(o, n_tokens);
 }
@@ -150,7 +149,7 @@ static void retrieve_declare(attn_decl *d)
     d->choose_lists = lists;
     d->choose_items = o.span ? spans_of(&o, n) : items;
     if (o.span) declare_spans(d, &o, heads, lists);
-    items = places_of(&o, n);
+    items = columns_of(&o, n);
     decl_bytes(d, MEM_HOST, AT(range), "selection", layers * sizeof(retrieve_range));
     decl_bytes(d, MEM_HOST, AT(chooses), "selection", layers * sizeof(bool));
     decl_bytes(d, MEM_SCRATCH, AT(score), "scores", (heads + lists) * (size_t)items * sizeof(float));
@@ -186,13 +185,11 @@ static score_job score_of(const selection *s, const void *index)
                        .read = attn_index_read(s->t->v)};
 }
 
-/* A job that scores a selection's items by the method's index. */
 static score_job rank_of(const selection *s)
 {
     return score_of(s, index_of(s->t->v, s->layer));
 }
 
-/* Combines raw scores into the list's. */
 static combine_job combine_of(const selection *s)
 {
     const choose_job *l = &s->list;
@@ -200,17 +197,17 @@ static combine_job combine_of(const selection *s)
                          s->columns.lo, s->columns.hi, own(s)->o.gqa, s->t->v->shape->scale};
 }
 
-/* The choice of the spans in which a selection's candidates lie; combined scores lie behind the raw ones. */
+/* Returns the selection of spans that overlap a selection's candidates. */
 static selection span_selection(const selection *s)
 {
     const retrieve *r = own(s);
     const span_level *c = &r->span;
     int64_t lo = s->list.items.lo, hi = s->list.items.hi, first = lo / c->per;
     int64_t end = hi > lo ? (hi - 1) / c->per + 1 : first, kept = min64(end - first, r->o.spans);
-    bool ends = kept > 2; /* that leaves a choice */
+    bool ends = kept > 2; /* force both ends only if others remain */
     item_range spans = {end, first, end};
     int64_t head = ends && first == 0, tail = ends ? end - 1 : end;
-    buf behind = buf_at(c->score, s->n_heads * (size_t)c->most * sizeof(float));
+    buf combined = buf_at(c->score, s->n_heads * (size_t)c->most * sizeof(float));
     return (selection){.t = s->t,
                        .layer = s->layer,
                        .q = s->q,
@@ -218,7 +215,7 @@ static selection span_selection(const selection *s)
                        .raw = c->score,
                        .scored = spans,
                        .columns = spans,
-                       .list = {.score = s->n_heads == r->n_lists ? c->score : behind,
+                       .list = {.score = s->n_heads == r->n_lists ? c->score : combined,
                                 .items = spans,
                                 .head = head,
                                 .tail = tail,
@@ -232,13 +229,13 @@ static selection span_selection(const selection *s)
                                 .range = c->kept.range}};
 }
 
-/* Chooses the best spans of the candidates: sets list.spans, which stay until the next call, and columns to their
- * places. */
+/* Chooses the best spans of the candidates. Sets list.spans, valid until the next call, and the columns of their items.
+ */
 static void choose_spans(selection *s, size_t n)
 {
-    score_job score[ATTN_TOGETHER];
-    combine_job combine[ATTN_TOGETHER];
-    choose_job choose[ATTN_TOGETHER];
+    score_job score[ATTN_MAX_TASKS];
+    combine_job combine[ATTN_MAX_TASKS];
+    choose_job choose[ATTN_MAX_TASKS];
     const attn_view *v = s->t->v;
     size_t m = 0;
     for (size_t i = 0; i < n; i++) {
@@ -248,7 +245,7 @@ static void choose_spans(selection *s, size_t n)
         choose[i] = spans.list;
         s[i].list.spans = &c->kept;
         s[i].columns = (item_range){.hi = kept * c->per};
-        if (kept == all) continue; /* all, whatever their scores */
+        if (kept == all) continue; /* all spans, regardless of scores */
         score[m] = score_of(&spans, &c->bounds.index[s[i].layer]);
         combine[m++] = combine_of(&spans);
     }
@@ -259,15 +256,15 @@ static void choose_spans(selection *s, size_t n)
 
 static void score_items(selection *s, size_t n)
 {
-    score_job jobs[ATTN_TOGETHER];
+    score_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) jobs[i] = rank_of(&s[i]);
     own(s)->ops->score(s->t->v->be, jobs, n);
 }
 
-/* Scores that are votes already: `combine` has nothing to do. */
+/* Scores items directly as votes, so that no `combine` is needed. */
 static void score_votes(selection *s, size_t n)
 {
-    score_job jobs[ATTN_TOGETHER];
+    score_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         jobs[i] = rank_of(&s[i]);
         jobs[i].votes = s[i].list.score;
@@ -275,11 +272,10 @@ static void score_votes(selection *s, size_t n)
     own(s)->ops->score(s->t->v->be, jobs, n);
 }
 
-/* Scores by an index of tokens. */
 static void score_tokens(selection *s, size_t n)
 {
-    score_job tokens[ATTN_TOGETHER];
-    page_reduce_job reduce[ATTN_TOGETHER];
+    score_job tokens[ATTN_MAX_TASKS];
+    page_reduce_job reduce[ATTN_MAX_TASKS];
     const attn_view *v = s->t->v;
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
@@ -301,10 +297,10 @@ static void score_tokens(selection *s, size_t n)
     v->be->ops->select->page_reduce(v->be, reduce, n);
 }
 
-/* How far scores of keys that the store gives may be away. */
+/* Computes error bounds of scores by the store's keys. */
 static void bound_scores(selection *s, size_t n)
 {
-    score_job jobs[ATTN_TOGETHER];
+    score_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         jobs[i] = rank_of(&s[i]);
         jobs[i].score = own(&s[i])->certify.error;
@@ -313,17 +309,17 @@ static void bound_scores(selection *s, size_t n)
     s->t->v->be->ops->certify->bound(s->t->v->be, jobs, n);
 }
 
-/* How exact scores follow the estimates. */
+/* Computes slopes of exact scores over estimates. */
 static void find_slopes(selection *s, size_t n)
 {
-    slope_job jobs[ATTN_TOGETHER];
+    slope_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
         jobs[i] = (slope_job){.q = s[i].q,
                               .score = s[i].raw,
                               .n_heads = s[i].n_heads,
                               .n_lists = r->n_lists,
-                              .stride = r->places,
+                              .stride = r->n_columns,
                               .rows = *kv_store_rows(s[i].t->v->store, s[i].layer),
                               .items = s[i].list.items,
                               .count = (size_t)r->o.draws,
@@ -337,15 +333,15 @@ static void find_slopes(selection *s, size_t n)
 
 static void combine_scores(selection *s, size_t n)
 {
-    combine_job jobs[ATTN_TOGETHER];
+    combine_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) jobs[i] = combine_of(&s[i]);
     s->t->v->be->ops->select->combine(s->t->v->be, jobs, n);
 }
 
-/* How many items hold p. */
+/* Counts the items per list that hold the fraction p. */
 static void count_mass(selection *s, size_t n)
 {
-    mass_job jobs[ATTN_TOGETHER];
+    mass_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
         const choose_job *l = &s[i].list;
@@ -364,10 +360,10 @@ static void count_mass(selection *s, size_t n)
     s->t->v->be->ops->select->mass(s->t->v->be, jobs, n);
 }
 
-/* How many items certify their lists. */
+/* Counts the items per list that certify it. */
 static void count_certified(selection *s, size_t n)
 {
-    certify_job jobs[ATTN_TOGETHER];
+    certify_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = own(&s[i]);
         const choose_job *l = &s[i].list;
@@ -391,7 +387,7 @@ static void count_certified(selection *s, size_t n)
     s->t->v->be->ops->certify->choose(s->t->v->be, jobs, n);
 }
 
-/* True if scores of lists are not the raw ones. */
+/* True if scores of lists differ from the raw scores. */
 static bool combines(const attn_view *v, const retrieve *r)
 {
     gqa_mode gqa = r->o.gqa;
@@ -399,7 +395,6 @@ static bool combines(const attn_view *v, const retrieve *r)
     return gqa != GQA_PER_Q && gqa != GQA_MEAN_Q && (size_t)v->shape->n_heads > r->n_lists;
 }
 
-/* Sets the parts that the options ask for. */
 static void set_parts(const attn_view *v, retrieve *r)
 {
     const retrieve_options *o = &r->o;
@@ -437,7 +432,7 @@ void retrieve_reset(attn_view *v)
     r->o = options_of(v->spec);
     memcpy(&r->ops, (const char *)v->be->ops + r->kind->ops, sizeof r->ops);
     r->items = items_of(&r->o, n);
-    r->places = (size_t)places_of(&r->o, n);
+    r->n_columns = (size_t)columns_of(&r->o, n);
     r->n_lists = gqa_lists(r->o.gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
     r->idx_stride = (size_t)min64(r->kind->range(v->spec, &r->o, 0, n).most, n);
     set_parts(v, r);
@@ -447,8 +442,8 @@ void retrieve_reset(attn_view *v)
 
 /* ---- a forward ---- */
 
-/* True if the step chooses in a layer that sees `seen` tokens. With a certificate it always does: it may need fewer
- * than the budget. */
+/* True if the step selects in a layer that sees `seen` tokens. With a certificate it always selects, since fewer tokens
+ * than the budget may suffice. */
 static bool chooses(const attn_view *v, const attn_part *p, int64_t seen)
 {
     const retrieve *r = retrieve_of(v);
@@ -467,15 +462,15 @@ void retrieve_begin(attn_view *v, const attn_part *p)
     }
 }
 
-static void retrieve_append(const attn_turn *t, size_t n, int layer)
+static void retrieve_append(const attn_task *t, size_t n, int layer)
 {
-    index_add_job index[ATTN_TOGETHER], bounds[ATTN_TOGETHER];
+    index_add_job index[ATTN_MAX_TASKS], bounds[ATTN_MAX_TASKS];
     const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
     full_append(t, n, layer);
     if (r->kind->stored) return;
     for (size_t i = 0; i < n; i++) {
-        const attn_turn *x = &t[i];
+        const attn_task *x = &t[i];
         index[i] = (index_add_job){index_of(x->v, layer), x->p.first, x->k, x->p.n_tok};
         bounds[i] = index[i];
         if (r->spans) bounds[i].index = &retrieve_of(x->v)->span.bounds.index[layer];
@@ -484,8 +479,8 @@ static void retrieve_append(const attn_turn *t, size_t n, int layer)
     if (r->spans) v->be->ops->quest->add(v->be, bounds, n);
 }
 
-/* The choice of a step of one sequence. The mean queries are made, if they are asked for. */
-static selection selection_of(const attn_turn *t, int layer)
+/* Returns the selection of a step of one sequence. Queues the mean queries if gqa=mean_q. */
+static selection selection_of(const attn_task *t, int layer)
 {
     const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
@@ -493,7 +488,7 @@ static selection selection_of(const attn_turn *t, int layer)
     const retrieve_range *a = &r->range[layer];
     size_t heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
     int64_t n = t->p.first + (int64_t)t->p.n_tok;
-    buf combined = buf_at(r->score, heads * r->places * sizeof(float));
+    buf combined = buf_at(r->score, heads * r->n_columns * sizeof(float));
     selection s = {.t = t,
                    .layer = layer,
                    .q = t->q,
@@ -501,7 +496,7 @@ static selection selection_of(const attn_turn *t, int layer)
                    .raw = r->score,
                    .list = {.score = r->combined ? combined : r->score,
                             .n_lists = r->n_lists,
-                            .stride = r->places,
+                            .stride = r->n_columns,
                             .items = {n, a->lo, a->hi},
                             .head = a->head,
                             .tail = a->tail,
@@ -515,7 +510,7 @@ static selection selection_of(const attn_turn *t, int layer)
                             .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))}};
     s.list.first = n - attn_visible(sh, layer, n);
     s.scored = s.columns = s.list.items;
-    if (r->bound) s.scored = (item_range){n, s.list.first, n}; /* all that the step sees */
+    if (r->bound) s.scored = (item_range){n, s.list.first, n}; /* all tokens that the step sees */
     if (r->o.gqa == GQA_MEAN_Q) {
         v->be->ops->select->mean_heads(v->be, r->probe, t->q, 1, heads, kv, (size_t)sh->head_dim);
         s.q = r->probe;
@@ -525,10 +520,10 @@ static selection selection_of(const attn_turn *t, int layer)
     return s;
 }
 
-/* Adds to the selections of n steps, which have one segment, a segment with a sample of what they leave. */
-static void add_samples(const attn_turn *const *t, size_t n, int layer)
+/* Adds a segment with a sample of the unattended tokens to n selections, which have one segment. */
+static void add_samples(const attn_task *const *t, size_t n, int layer)
 {
-    tail_sample_job jobs[ATTN_TOGETHER];
+    tail_sample_job jobs[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         const retrieve *r = retrieve_of(t[i]->v);
         attn_sel *sel = t[i]->sel;
@@ -559,13 +554,12 @@ static void add_samples(const attn_turn *const *t, size_t n, int layer)
     t[0]->v->be->ops->tail->sample(t[0]->v->be, jobs, n);
 }
 
-/* Lists of the best items of n steps. */
-static void select_best(const attn_turn *const *t, size_t n, int layer)
+static void select_best(const attn_task *const *t, size_t n, int layer)
 {
     const retrieve *r = retrieve_of(t[0]->v);
     const retrieve_part parts[] = {r->spans, r->rank, r->bound, r->slope, r->combine, r->count};
-    selection s[ATTN_TOGETHER];
-    choose_job choose[ATTN_TOGETHER];
+    selection s[ATTN_MAX_TASKS];
+    choose_job choose[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) s[i] = selection_of(t[i], layer);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i]) parts[i](s, n);
@@ -587,9 +581,9 @@ static void select_best(const attn_turn *const *t, size_t n, int layer)
     if (r->o.sample && t[0]->v->shape->window[layer] == 0) add_samples(t, n, layer);
 }
 
-static void retrieve_select(const attn_turn *t, size_t n, int layer)
+static void retrieve_select(const attn_task *t, size_t n, int layer)
 {
-    const attn_turn *best[ATTN_TOGETHER];
+    const attn_task *best[ATTN_MAX_TASKS];
     size_t n_best = 0;
     full_select(t, n, layer);
     for (size_t i = 0; i < n; i++) {
@@ -625,7 +619,7 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
     return NULL;
 }
 
-/* The byte `pooled` is 0: earlier versions had a pool of budgets. */
+/* The saved byte `pooled` is 0; earlier versions had a pool of budgets. */
 status retrieve_state(attn_view *v, attn_state *s, err *e)
 {
     uint8_t pooled = 0;

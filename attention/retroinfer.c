@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* RetroInfer: all rows are kept, and old tokens lie in clusters of similar keys (its wave index). A step attends the
- * first and the newest tokens and those of the best clusters, and estimates the next clusters by their means. What is
- * clustered follows from two numbers, the same in all layers; slots are positions. doc/methods.md 7c. */
+/* RetroInfer: all rows are kept, and old tokens are grouped into clusters of similar keys (its wave index). A step
+ * attends the first tokens, the newest tokens and the tokens of the best clusters, and estimates the next clusters by
+ * their means. Two numbers, the same in all layers, determine the clustered tokens. Slots are positions. doc/methods.md
+ * 7c. */
 #include "config.h"
 
 #include <stddef.h>
@@ -17,25 +18,25 @@ enum { P_SINK, P_LOCAL, P_SIZE, P_SEGMENT, P_UPDATE, P_ITERS, P_EST };
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 4, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended", 64, 1, 1 << 20},
-    [P_SIZE] = {"size", NULL, "tokens of a cluster, on average", 16, 2, 1024},
-    [P_SEGMENT] = {"segment", NULL, "tokens of a prompt whose centroids are trained together", 8192, 16, 1 << 30},
-    [P_UPDATE] = {"update", NULL,
-                  "new tokens that are attended until they make clusters of their own, a multiple of size; 0: half of "
-                  "what the budget leaves beside sinks and newest tokens, at most 1024",
-                  0, 0, 1 << 20},
-    [P_ITERS] = {"iters", NULL, "iterations of k-means", 9, 0, 1000},
-    [P_EST] = {"est", NULL, "percent of the clusters that are estimated by their means", 23, 0, 100},
+    [P_SIZE] = {"size", NULL, "tokens per cluster, on average", 16, 2, 1024},
+    [P_SEGMENT] = {"segment", NULL, "prompt tokens whose centroids are trained together", 8192, 16, 1 << 30},
+    [P_UPDATE] =
+        {"update", NULL,
+         "tokens until they are clustered, a multiple of size; 0: half the budget after sink, local, max. 1024", 0, 0,
+         1 << 20},
+    [P_ITERS] = {"iters", NULL, "k-means iterations", 9, 0, 1000},
+    [P_EST] = {"est", NULL, "percent of clusters estimated by their means", 23, 0, 100},
     {.key = NULL},
 };
 
 typedef struct {
-    int64_t sink, local;   /* the first tokens, and the newest, are in no cluster */
-    int64_t size, segment; /* tokens of a cluster on average, and of a prompt that are trained together */
-    int64_t update;        /* tokens behind the prompt that become clusters together, a multiple of size */
+    int64_t sink, local;   /* first and newest tokens, which are in no cluster */
+    int64_t size, segment; /* average tokens per cluster; prompt tokens per training */
+    int64_t update;        /* tokens clustered at a time after the prompt, a multiple of size */
     int64_t iters;
 } wave_rule;
 
-/* prompt: tokens at its end, or sink + local where none was clustered as a whole; built: updates behind it. */
+/* prompt: tokens at the end of the prompt that was clustered whole, sink + local without one. built: updates since. */
 typedef struct {
     int64_t prompt, built;
 } wave_progress;
@@ -43,10 +44,10 @@ typedef struct {
 typedef struct {
     wave_rule rule;
     wave_progress at;
-    buf *mean_k, *mean_v, *start, *member; /* [n_layers] of cluster_index, */
-    cluster_index *index;                  /* which they make up */
-    buf less, centroid, code;              /* k-means: f32 [n_kv_heads][head_dim]; the same by cluster; i32 by token */
-    /* Work space of choices; room for the clusters of the most tokens. */
+    buf *mean_k, *mean_v, *start, *member; /* [n_layers] buffers of index */
+    cluster_index *index;                  /* [n_layers] */
+    buf less, centroid, code; /* k-means: f32 [n_kv_heads][head_dim] mean; f32 centroids; i32 codes by token */
+    /* Scratch of selections, for the clusters of the token limit. */
     buf score, key, bits; /* f32 [n_heads][clusters], then [n_kv_heads]; cluster_choice has the rest */
     buf idx, ranges;      /* ranges [n_layers] */
     buf group, groups, bias;
@@ -62,19 +63,19 @@ static wave_rule rule_of(const attn_spec *s)
     return (wave_rule){v[P_SINK], v[P_LOCAL], v[P_SIZE], v[P_SEGMENT], update, v[P_ITERS]};
 }
 
-/* Tokens that clusters may hold in a step that attends the `newest` ones. */
+/* Returns the budget left for clusters in a step that attends the `newest` tokens. */
 static int64_t room(const attn_spec *s, int64_t newest)
 {
     return s->budget - s->value[P_SINK] - newest;
 }
 
-/* Tokens of a list, sinks among them. */
+/* Returns the most tokens of a list, including sinks. */
 static int64_t most_listed(const attn_spec *s)
 {
     return s->value[P_SINK] + room(s, s->value[P_LOCAL]);
 }
 
-/* Clusters of so many that are left to estimates. */
+/* Returns how many of the clusters are estimated. */
 static int64_t estimated(const attn_spec *s, int64_t clusters)
 {
     return (clusters * s->value[P_EST] + 50) / 100;
@@ -100,7 +101,7 @@ static void retro_regions(const attn_spec *s, attn_regions *r)
     *r = (attn_regions){.first = w.sink, .newest = w.local + w.update, .covers = INT64_MAX};
 }
 
-/* Tokens [first, first + n) become the clusters [from, from + count), trained in `parts` parts. */
+/* Batch: tokens [first, first + n) that become the clusters [from, from + count), trained in `parts` parts. */
 typedef struct {
     int64_t first, n, from, count, parts;
 } batch;
@@ -110,15 +111,15 @@ static int64_t unclustered(const wave_rule *r)
     return r->sink + r->local;
 }
 
-/* a / b, halves to the even number, as the code has it. */
+/* Returns a / b, rounded half to even as in the reference code. */
 static int64_t rounded(int64_t a, int64_t b)
 {
     int64_t q = a / b, twice = 2 * (a % b);
     return q + (twice > b || (twice == b && q % 2));
 }
 
-/* Of a prompt of n tokens: a sixteenth of them as clusters, to the nearest multiple of the parts and of 8, the lower
- * one of two. */
+/* Returns the batch of a prompt of n tokens: n / size clusters, rounded to the nearest multiple of the parts and of 8,
+ * half down. */
 static batch of_prompt(const wave_rule *r, int64_t n)
 {
     int64_t parts = max64(rounded(n, r->segment), 1), unit = parts * 8 / min64(parts & -parts, 8);
@@ -127,20 +128,19 @@ static batch of_prompt(const wave_rule *r, int64_t n)
     return (batch){r->sink, tokens, 0, count, parts};
 }
 
-/* Clusters then. */
 static int64_t clusters_at(const wave_rule *r, wave_progress p)
 {
     int64_t first = p.prompt > unclustered(r) ? of_prompt(r, p.prompt).count : 0;
     return first + p.built * (r->update / r->size);
 }
 
-/* The first token behind those that are in clusters. */
+/* Returns the first token after the clustered tokens. */
 static int64_t end_at(const wave_rule *r, wave_progress p)
 {
     return p.prompt - r->local + p.built * r->update;
 }
 
-/* Most clusters of n tokens, wherever prompts ended. */
+/* Returns the most clusters of n tokens, for any ends of prompts. */
 static int64_t most_clusters(const wave_rule *r, int64_t n)
 {
     return n < unclustered(r) + r->update ? 0 : n / r->size + 8 * max64(rounded(n, r->segment), 1) + 1;
@@ -184,7 +184,7 @@ static void retro_declare(attn_decl *d)
         decl_scratch(d, work[i].at, "selected clusters", work[i].item, work[i].n);
 }
 
-/* Drops what holds tokens from n on. */
+/* Drops clusters with tokens from n on. */
 static void cut(wave *w, int64_t n)
 {
     if (n < w->at.prompt || n == 0) w->at = (wave_progress){unclustered(&w->rule), 0};
@@ -211,16 +211,16 @@ static void retro_reset(attn_view *v)
                                        .cap = cap}};
 }
 
-/* ---- growing ---- */
+/* ---- clustering ---- */
 
-enum { TRAIN_TOGETHER = 16 };
+enum { TRAIN_JOBS = 16 };
 
-/* `less` and `centroid` become those of a batch. */
+/* Computes `less` and `centroid` of a batch. */
 static void train(const attn_view *v, const wave *w, const kv_rows *rows, const batch *b)
 {
     const kmeans_ops *o = v->be->ops->kmeans;
     int64_t tokens = b->n / b->parts, each = b->count / b->parts;
-    kmeans_job jobs[TRAIN_TOGETHER];
+    kmeans_job jobs[TRAIN_JOBS];
     size_t m = 0;
     o->mean(v->be, w->less, rows, b->first, (size_t)b->n);
     for (int64_t i = 0; i < b->parts; i++) {
@@ -236,7 +236,7 @@ static void train(const attn_view *v, const wave *w, const kv_rows *rows, const 
                                  .start = {b->first, (size_t)(i * each), (size_t)b->n, (size_t)b->count, true},
                                  .iters = (int)w->rule.iters,
                                  .work = buf_at(w->code, rows->n_kv_heads * (size_t)(i * tokens) * sizeof(int32_t))};
-        if (m < TRAIN_TOGETHER && i + 1 < b->parts) continue;
+        if (m < TRAIN_JOBS && i + 1 < b->parts) continue;
         o->train(v->be, jobs, m);
         m = 0;
     }
@@ -265,19 +265,20 @@ static void make_clusters(const attn_view *v, const wave *w, int layer, const ba
                               &(cluster_fill){rows, b->first, j.n, w->code, j.n, (size_t)b->from, j.count});
 }
 
-/* After a forward: a prompt is clustered at its end, as a whole if nothing is yet and it is long enough. */
+/* Returns the progress after a forward. A prompt is clustered at its end, whole if no cluster exists and it is long
+ * enough. */
 static wave_progress after(const attn_view *v, const attn_part *p)
 {
     const wave *w = v->own;
     const wave_rule *r = &w->rule;
-    int64_t n = v->length + (int64_t)p->n_tok, behind = n - w->at.prompt;
+    int64_t n = v->length + (int64_t)p->n_tok, since = n - w->at.prompt;
     if ((p->flags & ATTN_PROMPT) && !(p->flags & ATTN_PROMPT_END)) return w->at;
     if ((p->flags & ATTN_PROMPT) && clusters_at(r, w->at) == 0 && n - unclustered(r) >= r->update)
         return (wave_progress){n, 0};
-    return (wave_progress){w->at.prompt, max64(w->at.built, behind / r->update)};
+    return (wave_progress){w->at.prompt, max64(w->at.built, since / r->update)};
 }
 
-/* Makes the clusters that are missing in a layer, from rows that the store holds. */
+/* Builds the missing clusters of a layer from the stored rows. */
 static void retro_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     const wave *w = v->own;
@@ -296,7 +297,7 @@ static void retro_layer_end(attn_view *v, const attn_part *p, int layer)
 
 /* ---- a choice ---- */
 
-static cluster_choice choice_of(const attn_turn *t, int layer)
+static cluster_choice choice_of(const attn_task *t, int layer)
 {
     const attn_view *v = t->v;
     const wave *w = v->own;
@@ -324,14 +325,14 @@ static cluster_choice choice_of(const attn_turn *t, int layer)
                             .read = attn_index_read(v)};
 }
 
-static void set_segments(const attn_turn *t, int layer, const cluster_choice *c)
+static void set_segments(const attn_task *t, int layer, const cluster_choice *c)
 {
     const wave *w = t->v->own;
     const kv_rows *rows = kv_store_rows(t->v->store, layer);
     attn_sel *sel = t->sel;
     sel->head = c->head;
     sel->tail = end_at(&w->rule, w->at);
-    sel->attended = c->n_slots - sel->tail; /* beside those that ops count */
+    sel->attended = c->n_slots - sel->tail; /* ops count the others */
     sel->n_seg = c->most > 0 ? 3 : 2;
     sel->seg[0] = (attn_seg){.rows = rows,
                              .range = c->range,
@@ -362,14 +363,14 @@ static quest_index means_of(const kv_rows *m)
                          .how = QUEST_MEAN};
 }
 
-/* Lists and groups of the best clusters of n steps. */
-static void select_best(const attn_turn *const *t, size_t n, int layer)
+/* Selects the best clusters and estimated clusters of n sequences. */
+static void select_best(const attn_task *const *t, size_t n, int layer)
 {
     const attn_view *v = t[0]->v;
-    quest_index means[ATTN_TOGETHER];
-    score_job score[ATTN_TOGETHER];
-    combine_job combine[ATTN_TOGETHER];
-    cluster_choice choice[ATTN_TOGETHER];
+    quest_index means[ATTN_MAX_TASKS];
+    score_job score[ATTN_MAX_TASKS];
+    combine_job combine[ATTN_MAX_TASKS];
+    cluster_choice choice[ATTN_MAX_TASKS];
     for (size_t i = 0; i < n; i++) {
         const cluster_choice *c = &choice[i];
         buf raw = ((const wave *)t[i]->v->own)->score;
@@ -402,9 +403,9 @@ static bool chooses(const attn_view *v, const attn_part *p)
     return !(p->flags & ATTN_PROMPT) && !all && clusters_at(&w->rule, w->at) > 0;
 }
 
-static void retro_select(const attn_turn *t, size_t n, int layer)
+static void retro_select(const attn_task *t, size_t n, int layer)
 {
-    const attn_turn *best[ATTN_TOGETHER];
+    const attn_task *best[ATTN_MAX_TASKS];
     size_t n_best = 0;
     full_select(t, n, layer);
     for (; n > 0; n--, t++)
@@ -428,7 +429,7 @@ static const char *retro_rewind(attn_view *v, int64_t n)
     return NULL;
 }
 
-/* Lists of one head as loaded: at [clusters + 1 + tokens] has room for them. */
+/* Validates the loaded lists of one head. at: scratch [clusters + 1 + tokens]. */
 static status check_head(const attn_view *v, int layer, size_t head, int32_t *at, err *e)
 {
     const wave *w = v->own;
@@ -465,8 +466,8 @@ static status walk(attn_view *v, attn_state *s, err *e)
     TRY(STATE_HOST(s, "end of the prompt", &w->at.prompt, e));
     TRY(STATE_HOST(s, "updates of clusters", &w->at.built, e));
     if (w->at.prompt != none) TRY(state_within("end of the prompt", w->at.prompt, none + r->update, v->length, e));
-    int64_t behind = max64(v->length - w->at.prompt, 0);
-    TRY(state_within("updates of clusters", w->at.built, 0, behind / r->update, e));
+    int64_t since = max64(v->length - w->at.prompt, 0);
+    TRY(state_within("updates of clusters", w->at.built, 0, since / r->update, e));
     TRY(attn_walk(v, s, e));
     return s->load && clusters_at(r, w->at) > 0 ? check_lists(v, e) : ST_OK;
 }
@@ -474,7 +475,7 @@ static status walk(attn_view *v, attn_state *s, err *e)
 static status retro_state(attn_view *v, attn_state *s, err *e)
 {
     status st = walk(v, s, e);
-    if (st != ST_OK) cut(v->own, 0); /* what was damaged is not to be used */
+    if (st != ST_OK) cut(v->own, 0); /* damaged clusters must not be used */
     return st == ST_OK ? kv_store_state(v->store, s, v->length, v->length, e) : st;
 }
 
@@ -482,7 +483,7 @@ static const attn_family everything_is_kept = {.retrieves = true};
 
 const attn_method attn_retroinfer = {
     .name = "retroinfer",
-    .summary = "RetroInfer: the best clusters of tokens, and means of the next ones",
+    .summary = "RetroInfer: the best clusters of tokens, and the means of the next-best clusters",
     .source = "RetroInfer (arXiv 2505.02922); RetrievalAttention, cache_hub/retroinfer_cache.py; doc/methods.md 7c, "
               "deviations 7c.7",
     .params = params,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The life of a sequence: creation, counts, rewinding, saving. */
+/* Sequences: creation, counts, rewinding, saving. */
 #include "config.h"
 
 #include "attention/certify.h"
@@ -13,7 +13,6 @@ static const attn_method *method_of(const attn_spec *s, int group)
     return group == GROUP_DENSE ? &attn_full : s->method;
 }
 
-/* True if a group has a layer. */
 static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int group, int layer)
 {
     bool dense = attn_is_dense(s, shape, layer);
@@ -21,7 +20,7 @@ static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape 
     return dense == (group == GROUP_DENSE);
 }
 
-/* Declares a layer group for the most tokens; a draft view has no rows of its own. */
+/* Declares a layer group for the token limit. A draft view has no rows of its own. */
 static void declare_group(attn_decl *d, const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int group)
 {
     const attn_spec *of = group == GROUP_DRAFT ? lim->draft : s;
@@ -31,7 +30,7 @@ static void declare_group(attn_decl *d, const attn_spec *s, const attn_limits *l
 
 /* ---- plans ---- */
 
-/* Bytes of the dense layers and of the others, in the device's memory and in the slower tier. */
+/* Computes the bytes of all layers in device memory and in the slower tier. */
 static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const attn_shape *shape,
                         const attn_limits *lim, err *e)
 {
@@ -69,7 +68,7 @@ status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, 
     return plan_both(&memory, out, s, shape, lim, e);
 }
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static status open_group(attn_seq *s, int i, err *e)
 {
@@ -138,7 +137,7 @@ void attn_seq_free(attn_seq *s)
     mem_free(s);
 }
 
-/* Beside the rows nothing may follow from the steps before. */
+/* Apart from the rows, nothing may depend on earlier steps. */
 status attn_verify_check(const attn_spec *s, err *e)
 {
     const attn_method *m = s->method;
@@ -146,18 +145,18 @@ status attn_verify_check(const attn_spec *s, err *e)
     char store[64];
     if (kv_has_codes(&s->kv)) {
         kv_format_text(&s->kv, store, sizeof store);
-        return err_set(
-            e, ST_UNSUPPORTED,
-            "%s: store %s has codes, expected f32, f16, bf16, q8 or q4: what is in codes depends on how many tokens "
-            "there are",
-            s->text, store);
+        return err_set(e, ST_UNSUPPORTED, "%s: store %s is quantized as tokens arrive; use f32, f16, bf16, q8 or q4",
+                       s->text, store);
     }
     if (m->hooks.select || (family && family->select))
         return err_set(e, ST_UNSUPPORTED,
-                       "%s: each of its steps chooses what it attends, expected a strategy that attends everything "
-                       "(full)",
-                       s->text);
+                       "%s: selects tokens in each step; use a strategy that attends everything (full)", s->text);
     return ST_OK;
+}
+
+bool attn_reuse_steps(const attn_spec *s)
+{
+    return attn_reuse_of(s) == ATTN_REUSE_ANY && !kv_in_blocks(&s->kv) && attn_verify_check(s, NULL) == ST_OK;
 }
 
 status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const attn_shape *shape, err *e)
@@ -167,13 +166,12 @@ status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const
     TRY(attn_spec_check(draft, shape, e));
     if (!m->family || !m->family->drafts)
         return err_set(e, ST_UNSUPPORTED,
-                       "%s: it cannot draft: its rows are not the verifier's, or a step of it cannot be taken back",
+                       "%s: cannot draft: its rows differ from the verifier's, or its steps cannot be rewound",
                        draft->text);
     if (attn_value(draft, "demote", DEMOTE_NONE) != DEMOTE_NONE)
-        return err_set(e, ST_UNSUPPORTED, "%s: demote cannot draft: rows that went to another store stay there",
-                       draft->text);
+        return err_set(e, ST_UNSUPPORTED, "%s: cannot draft with demote: demoted rows cannot be restored", draft->text);
     if (draft->kv.kind != verifier->kv.kind || !kv_same_rows(&draft->kv, &verifier->kv))
-        return err_set(e, ST_USAGE, "%s: a draft has the verifier's rows: no kv of its own is expected", draft->text);
+        return err_set(e, ST_USAGE, "%s: a draft uses the verifier's rows; remove kv", draft->text);
     return ST_OK;
 }
 
@@ -214,8 +212,8 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
 {
     layer_group *groups[GROUPS];
     if (n < 0 || n > s->length)
-        return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n, (long long)s->length);
-    /* Rewind the method first: once it succeeds, the dense layers cannot fail, except at 0. */
+        return err_set(e, ST_USAGE, "cannot rewind to %lld of %lld tokens", (long long)n, (long long)s->length);
+    /* Rewind the method first: once it succeeds, the dense layers cannot fail. At 0, reset instead. */
     for (int i = groups_of(s, groups) - 1; i >= 0; i--) {
         if (n == 0) reset_group(groups[i]);
         const char *why = n == 0 ? NULL : rewind_group(groups[i], n);
@@ -229,7 +227,7 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
 
 /* ---- saving and loading ---- */
 
-/* Walks over counters. They are only reported, but must be numbers. */
+/* Walks over counters. They are only reported, but must be finite. */
 static status state_of_counters(attn_seq *s, attn_state *v, err *e)
 {
     TRY(STATE_HOST(v, "counts", &s->stats, e));
@@ -248,7 +246,7 @@ status attn_seq_state(attn_seq *s, attn_state *v, err *e)
     layer_group *groups[GROUPS];
     int64_t length = s->length;
     if (v->load && s->lim.draft)
-        return err_set(e, ST_UNSUPPORTED, "%s: it cannot draft over a loaded session: its index is made as tokens come",
+        return err_set(e, ST_UNSUPPORTED, "%s: cannot draft over a loaded session: its index is built as tokens arrive",
                        s->draft.text);
     TRY(STATE_HOST(v, "length", &length, e));
     TRY(state_within("length", length, 0, s->lim.n_tokens, e));
@@ -282,7 +280,7 @@ static size_t sum_of(attn_bytes b)
     return b.kv + b.index + b.scratch;
 }
 
-/* Counts exactly only if the upper bound exceeds the current peak: counting may wait for the device. */
+/* Counts exactly only if the upper bound exceeds the peak, since exact counts may wait for the device. */
 void seq_keep_peak(attn_seq *s, int64_t n_new)
 {
     if (sum_of(bytes_with(s, n_new, true)) <= sum_of(s->peak)) return;
@@ -403,13 +401,13 @@ static void clear_read(attn_seq *s)
     if (moved.p) s->be->ops->upload(s->be, moved, none, sizeof none);
 }
 
-/* Counts of reads of a prompt are cleared at its end. */
+/* Saves the counts of reads, which the end of the prompt clears. */
 void seq_prompt_begin(attn_seq *s)
 {
     s->stats = attn_seq_stats(s);
 }
 
-/* Traffic since the forward began belongs to the prompt; the rest was counted before. */
+/* Attributes the traffic since the start of the forward to the prompt. */
 void seq_prompt_end(attn_seq *s)
 {
     tier_counts steps = tier_counts_since(s->before, &s->in_prompts);
@@ -417,7 +415,6 @@ void seq_prompt_end(attn_seq *s)
     s->in_prompts = tier_counts_since(row_tier_counts(s->tier), &steps);
 }
 
-/* The last n tokens were a step each. */
 void seq_count_steps(attn_seq *s, int64_t n)
 {
     size_t keys = (size_t)s->shape.n_kv_heads * kv_row_bytes(s->spec.kv.type, (size_t)s->shape.head_dim);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* SnapKV: at the end of the first prompt its last queries vote for what is kept of it. doc/methods.md section 4.
+/* SnapKV: at the end of the first prompt its last queries vote on the tokens to keep. doc/methods.md section 4.
  *
- * The votes of the last `window` queries are summed per query head, combined over the group, pooled along
- * positions; the best budget - window positions stay, and the window. What is generated is added and never
- * evicted. The queries are collected over the prompt's chunks in a ring. */
+ * The votes of the last `window` queries are summed per query head, combined over the group, and pooled along
+ * positions. The window and the best budget - window other positions stay. Generated tokens are added and never
+ * evicted. A ring collects the queries over the prompt's chunks. */
 #include "config.h"
 
 #include <stddef.h>
@@ -13,12 +13,12 @@
 enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
-    [P_WINDOW] = {"window", NULL, "last queries of the prompt, which vote and stay; -1: min(32, budget / 2)", -1, -1,
+    [P_WINDOW] = {"window", NULL, "last tokens of the prompt, which vote and stay; -1: min(32, budget / 2)", -1, -1,
                   4096},
     [P_KERNEL] = {"kernel", NULL, "odd length of the pooling over positions", 7, 1, 4095},
-    [P_POOL] = {"pool", "max avg", "how votes are pooled", 0, 0, 1},
+    [P_POOL] = {"pool", "max avg", "pooling of votes", 0, 0, 1},
     [P_GQA] = {EVICT_GQA_PARAM(GQA_MEAN_S)},
-    [P_TURNS] = {"recompress_on_turn", NULL, "1: evict at the end of later prompts too", 0, 0, 1},
+    [P_TURNS] = {"recompress_on_turn", NULL, "1: also evict at the end of later prompts", 0, 0, 1},
     [P_DEMOTE] = {DEMOTE_PARAM},
     [P_DEMOTE_G] = {DEMOTE_G_PARAM},
     [P_RECALL] = {RECALL_PARAM},
@@ -27,10 +27,10 @@ static const attn_param params[] = {
 
 typedef struct {
     evict_ctx e;
-    size_t window, voters; /* rows of a ring; voting queries of the current prompt */
-    buf *q, *lse;          /* [n_layers] rings: f32 queries [window][n_heads][head_dim], and [window][n_heads] */
+    size_t window, voters; /* rows of the rings; voting queries of the current prompt */
+    buf *q, *lse;          /* [n_layers] rings: f32 queries [window][n_heads][head_dim]; f32 lse [window][n_heads] */
     buf qpos;              /* i64 [window] positions of the rings' rows */
-    int64_t *host;         /* the same */
+    int64_t *host;         /* host copy of qpos */
     buf heads;             /* f32 [n_heads][stride] votes */
     buf votes;             /* f32 [n_lists][stride] */
 } snap_ctx;
@@ -58,7 +58,7 @@ static void snap_rule(const attn_spec *s, evict_rule *r)
 {
     r->recent = s->value[P_WINDOW];
     r->once = true;
-    r->each_turn = s->value[P_TURNS] == 1;
+    r->each_prompt = s->value[P_TURNS] == 1;
 }
 
 #define AT(member) offsetof(snap_ctx, member)
@@ -74,7 +74,7 @@ static void snap_declare(attn_decl *d)
     decl_scratch(d, AT(votes), "votes", d->lists * f32, d->lim->n_tokens);
 }
 
-/* Token i of a prompt has row i mod window of the rings. */
+/* Uploads the positions of the voting queries. Token i of a prompt has row i mod window of the rings. */
 static void snap_begin(attn_view *v, const attn_part *p)
 {
     snap_ctx *c = v->own;
@@ -128,7 +128,7 @@ static const evict_kind snap_kind = {.least = 2, .rule = snap_rule, .vote = snap
 
 const attn_method attn_snapkv = {
     .name = "snapkv",
-    .summary = "SnapKV: the prompt's last queries vote once for what is kept of it",
+    .summary = "SnapKV: the prompt's last queries vote once on the tokens to keep",
     .counts = "prompt",
     .source = "Li et al. 2024 (arXiv 2404.14469); SnapKV snapkv_utils.py; doc/methods.md 4, deviations 4.7",
     .params = params,

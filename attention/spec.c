@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Answers about a strategy with its parameters. None of them needs the table of strategies. */
+/* Properties of a strategy with its parameters. Does not depend on the table of strategies. */
 #include "config.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "attention/certify.h"
 #include "attention/format.h"
 
-/* Keys under which forced tokens are looked up, and the parameters that some strategies have for them. */
+/* Keys of forced tokens, and the parameters that some strategies have instead. */
 static const struct {
     const char *key, *own;
 } forced_keys[] = {{"force_sink", "sink"}, {"force_recent", "local"}};
@@ -21,7 +21,7 @@ int attn_param_index(const attn_method *m, const char *key)
     return -1;
 }
 
-/* The parameter of a key; -1: none. */
+/* Returns the index of the parameter for a key; -1: none. */
 static int find_param(const attn_method *m, const char *key)
 {
     int at = attn_param_index(m, key);
@@ -53,8 +53,16 @@ bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
 attn_reuse attn_reuse_of(const attn_spec *s)
 {
     const attn_method *m = s->method;
-    if (s->kv.kind != KV_EXACT || s->tier.kind != KV_DEVICE) return ATTN_REUSE_NEVER;
+    if (s->kv.kind != KV_PLAIN || s->tier.kind != KV_DEVICE) return ATTN_REUSE_NEVER;
     return m->reuse_unless && attn_value(s, m->reuse_unless, 0) != 0 ? ATTN_REUSE_NEVER : m->reuse;
+}
+
+attn_spec attn_reuse_spec(const attn_spec *s)
+{
+    attn_spec out = *s;
+    const char *unless = s->method->reuse_budget;
+    if (unless && attn_value(s, unless, 0) == 0) out.budget = s->method->def_budget;
+    return out;
 }
 
 bool attn_has_budget(const attn_spec *s)

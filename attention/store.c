@@ -4,7 +4,7 @@
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
 {
@@ -12,18 +12,18 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
     sized_buf codes[N_CODE_BUFS];
     size_t bytes;
     int64_t align = s->tier && s->tier->kind->align ? (int64_t)s->tier->kind->align : 1;
-    int64_t rows = s->coded ? kv_exact_rows(&s->f, s->prompt, cap) : cap;
+    int64_t rows = s->coded ? kv_float_rows(&s->f, s->prompt, cap) : cap;
     cap = (cap + align - 1) / align * align;
     rows = (rows + align - 1) / align * align;
     *r = (kv_rows){.type = s->f.type,
-                   .turned = s->f.turned,
+                   .rotated = s->f.rotated,
                    .n_kv_heads = s->n_heads,
                    .head_dim = s->head_dim,
                    .cap = (size_t)rows};
     if (cap == 0) return ST_OK;
     TRY(size_mul(&bytes, (size_t)cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
-    TRY(row_tier_alloc(s->tier, s->be, &r->k, kv_exact_half_bytes(r), true, "K rows", e));
-    TRY(row_tier_alloc(s->tier, s->be, &r->v, kv_exact_half_bytes(r), true, "V rows", e));
+    TRY(row_tier_alloc(s->tier, s->be, &r->k, kv_plain_half_bytes(r), true, "K rows", e));
+    TRY(row_tier_alloc(s->tier, s->be, &r->v, kv_plain_half_bytes(r), true, "V rows", e));
     if (s->coded) {
         r->codes = kv_codes_of(&s->f, cap);
         r->codes.k_at = s->coded->at_buf[KV_K];
@@ -35,7 +35,8 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
     return s->tier ? s->tier->kind->add(s->tier, r, layer, e) : ST_OK;
 }
 
-/* While nothing is quantized every slot is its own exact row: kernels then take the shorter way. */
+/* Shows or hides quantization to kernels. While nothing is quantized, slots are rows, and kernels take a faster path.
+ */
 static void show_codes(kv_store *s, bool codes)
 {
     for (int l = 0; l < s->n_layers; l++) s->layer[l].codes.bits = codes ? s->f.bits : 0;
@@ -68,8 +69,8 @@ status kv_store_create(kv_store **out, const kv_store_options *o, err *e)
 static void free_layer(kv_store *s, kv_rows *r)
 {
     sized_buf codes[N_CODE_BUFS];
-    if (r->k.p) row_tier_free(s->tier, s->be, r->k, kv_exact_half_bytes(r), true);
-    if (r->v.p) row_tier_free(s->tier, s->be, r->v, kv_exact_half_bytes(r), true);
+    if (r->k.p) row_tier_free(s->tier, s->be, r->k, kv_plain_half_bytes(r), true);
+    if (r->v.p) row_tier_free(s->tier, s->be, r->v, kv_plain_half_bytes(r), true);
     if (!s->coded || r->codes.cap == 0) return;
     r->codes.bits = s->f.bits;
     kv_code_bufs(r, codes);
@@ -99,7 +100,7 @@ bool kv_store_by_position(const kv_store *s)
     return s->coded;
 }
 
-bool kv_store_exact(const kv_store *s)
+bool kv_store_plain(const kv_store *s)
 {
     return !s->coded || (s->coded->n_coded[KV_K] == 0 && s->coded->n_coded[KV_V] == 0);
 }
@@ -134,7 +135,7 @@ kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf
     return (kv_write_job){&s->layer[layer], to.first, to.slots, to.n_lists, k, v, n};
 }
 
-/* Rows [from, to) of each region. */
+/* Releases the rows [from, to) of each region. */
 static void discard_rows(backend *be, const kv_rows *r, int64_t from, int64_t to)
 {
     size_t row = kv_row_bytes(r->type, r->head_dim), bytes = (size_t)(to - from) * row;
@@ -167,7 +168,7 @@ void kv_store_end(kv_store *s)
 {
     if (s->coded) {
         kv_quantized_end(s->coded);
-        show_codes(s, !kv_store_exact(s));
+        show_codes(s, !kv_store_plain(s));
     }
     TIER(s, step_end, s);
 }
@@ -189,7 +190,7 @@ static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
     r.codes.bits = s->f.bits;
     kv_code_bufs(&r, all);
     for (int i = 0; i < N_CODE_BUFS; i++) {
-        /* Pairs of a channel are one for a group of rows, everything else is one a row. */
+        /* Pairs by channel: one per group of rows. All other buffers: one item per row. */
         size_t per = i == 2 && !r.codes.by_token ? r.codes.group : 1, slots = r.codes.cap / per;
         size_t stride = all[i].bytes / r.n_kv_heads;
         size_t used = (size_t)s->coded->n_coded[i % 2] / per * (stride / slots);
@@ -205,16 +206,16 @@ status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err
                        kv_tier_name(s->tier->spec->tier.kind));
     if (s->coded) {
         TRY(kv_quantized_state(s->coded, v, n, &n_rows, e));
-        if (v->load) show_codes(s, !kv_store_exact(s));
+        if (v->load) show_codes(s, !kv_store_plain(s));
     }
     for (int l = 0; l < s->n_layers; l++) {
         const kv_rows *r = &s->layer[l];
         if (r->cap == 0) continue;
-        size_t stride = kv_exact_half_bytes(r) / r->n_kv_heads;
+        size_t stride = kv_plain_half_bytes(r) / r->n_kv_heads;
         int64_t rows = n_rows < (int64_t)r->cap ? n_rows : (int64_t)r->cap;
         const state_part part = {r->n_kv_heads, stride, stride / r->cap * (size_t)rows};
-        TRY(v->rows(v, "K rows", l, r->k, kv_exact_half_bytes(r), part, e));
-        TRY(v->rows(v, "V rows", l, r->v, kv_exact_half_bytes(r), part, e));
+        TRY(v->rows(v, "K rows", l, r->k, kv_plain_half_bytes(r), part, e));
+        TRY(v->rows(v, "V rows", l, r->v, kv_plain_half_bytes(r), part, e));
         if (s->coded) TRY(state_of_codes(s, v, l, e));
     }
     return ST_OK;
@@ -225,26 +226,26 @@ status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err
 size_t kv_store_bytes(const kv_store *s, int64_t n)
 {
     size_t sum = 0;
-    if (!s->coded) return kv_exact_bytes(&s->f, s->n_heads, s->head_dim, n);
+    if (!s->coded) return kv_plain_bytes(&s->f, s->n_heads, s->head_dim, n);
     for (int h = 0; h < KV_HALVES; h++) sum += kv_half_bytes(&s->f, s->head_dim, h, n, s->coded->n_coded[h]);
     return s->n_heads * sum;
 }
 
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n)
 {
-    if (!s->coded) return kv_exact_bytes(&s->f, 1, s->head_dim, n);
+    if (!s->coded) return kv_plain_bytes(&s->f, 1, s->head_dim, n);
     return kv_quantized_bytes_of(s->coded, s->head_dim, pos, n);
 }
 
 size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n)
 {
-    if (!s->coded) return kv_exact_bytes(&s->f, 1, s->head_dim, n);
-    /* Each token alone, in a group of its own, or all tokens. */
+    if (!s->coded) return kv_plain_bytes(&s->f, 1, s->head_dim, n);
+    /* Bound: the smaller of n tokens in separate groups and all tokens. */
     int64_t group = kv_code_group(&s->f);
-    size_t exact = kv_exact_bytes(&s->f, 1, s->head_dim, 1), all = kv_store_bytes(s, n_all) / s->n_heads;
+    size_t row = kv_plain_bytes(&s->f, 1, s->head_dim, 1), all = kv_store_bytes(s, n_all) / s->n_heads;
     size_t coded =
         kv_half_bytes(&s->f, s->head_dim, KV_K, group, group) + kv_half_bytes(&s->f, s->head_dim, KV_V, 1, 1);
-    size_t half = exact / KV_HALVES, one = half > coded ? half : coded; /* K and V may be in codes apart */
+    size_t half = row / KV_HALVES, one = half > coded ? half : coded; /* K and V may be quantized separately */
     size_t each = (size_t)n * (one + half);
     return each < all ? each : all;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* K/V rows of some layers of one sequence. Selections name rows by slots.
+/* Store: K/V rows of some layers of one sequence. Selections address rows by slots.
  *
- * Exact stores (f32, f16, bf16, q8, q4): a slot is a row; the method decides which, may reuse and move them.
- * Stores with codes (kivi, logquant, hf): the slot of a token is its position for ever (kv_store_by_position); which
- * rows are exact follows from the count of tokens, and of hf from where prompts ended, and is the same in all layers
- * and heads. */
+ * Float and block stores (f32, f16, bf16; q8, q4): a slot is a row. The method assigns slots and may reuse and move
+ * rows. Quantized stores (kivi, logquant, hf): the slot of a token is always its position (kv_store_by_position). Some
+ * tokens have float rows, the others are quantized. The set of float rows follows from the number of tokens, and with
+ * hf also from the ends of prompts. It is the same in all layers and heads. */
 #ifndef ATTENTION_STORE_H
 #define ATTENTION_STORE_H
 
@@ -14,38 +14,38 @@
 typedef struct kv_store kv_store;
 typedef struct row_tier row_tier; /* tier.h */
 
-/* True if a format quantizes. Its stores go by position and need a slot for every token. */
+/* True for quantized stores. They are addressed by position and need a slot for every token. */
 static inline bool kv_has_codes(const kv_format *f)
 {
-    return f->kind != KV_EXACT;
+    return f->kind != KV_PLAIN;
 }
 
 typedef struct {
     backend *be;
-    const attn_spec *spec; /* kv: the format; text: for errors */
+    const attn_spec *spec; /* kv: format; text: for errors */
     const attn_shape *shape;
     const attn_limits *lim;
-    const bool *layers; /* [n_layers]: those that have rows */
-    size_t n_heads;     /* regions of a layer */
-    int64_t slots;      /* of a layer */
-    row_tier *tier;     /* NULL: the device's memory; borrowed */
+    const bool *layers; /* [n_layers]: true for layers with rows */
+    size_t n_heads;     /* regions per layer */
+    int64_t slots;      /* slots per layer */
+    row_tier *tier;     /* NULL: device memory; borrowed */
 } kv_store_options;
 
-/* Address space is reserved, memory taken as rows are written. On failure nothing is held. */
+/* Reserves address space; memory is taken as rows are written. On failure nothing remains allocated. */
 status kv_store_create(kv_store **out, const kv_store_options *o, err *e);
 void kv_store_free(kv_store *s);
 void kv_store_reset(kv_store *s);
 bool kv_store_by_position(const kv_store *s);
-/* True if no row is quantized between two forwards: attention is then over exact rows. */
-bool kv_store_exact(const kv_store *s);
+/* True if no row of a quantized store is quantized yet, and always for float and block stores. */
+bool kv_store_plain(const kv_store *s);
 /* True if one of the tokens [from, to) is quantized. */
 bool kv_store_coded_in(const kv_store *s, int64_t from, int64_t to);
-/* The rows of a layer, as attn_job and attn_seg take them. */
+/* Returns the rows of a layer, for attn_job and attn_seg. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
-/* Rows with a region for each query head as one region a kv head: while the regions of a group hold the same, reading
- * the first of them is what `full` does. */
-static inline kv_rows kv_rows_together(const kv_rows *rows, size_t n_kv_heads)
+/* Returns a view with one region per KV head of rows that have one per query head. Requires equal regions within each
+ * group of query heads. */
+static inline kv_rows kv_rows_by_kv_head(const kv_rows *rows, size_t n_kv_heads)
 {
     kv_rows r = *rows;
     size_t copies = r.n_kv_heads / n_kv_heads;
@@ -55,18 +55,18 @@ static inline kv_rows kv_rows_together(const kv_rows *rows, size_t n_kv_heads)
     return r;
 }
 
-/* Makes the slots [from, to) of a layer available, which may lie in a file. Required before any read except attention
- * over a segment. */
+/* Loads the slots [from, to) of a layer if they are in a file. Required before any read except attention over a
+ * segment. */
 static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64_t to)
 {
     if (rows->tier) be->ops->tier->span(be, rows, from, to);
 }
 
-/* A forward of n_tok tokens after `length`, in this order: begin; rows written for each layer; layer_end after
- * attention (quantizes what is due); end. flags: ATTN_*. */
+/* Begins a forward of n_tok tokens after `length`. The caller then writes the rows of each layer, calls layer_end after
+ * its attention (quantizes the rows that are due), and calls end after all layers. flags: ATTN_*. */
 void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags);
-/* Target of the rows from position `pos` on: slots first, first + 1, ..., or slots i64 [n][n_lists] as in kv_write.
- * Stores by position choose by pos alone. */
+/* Target slots of the rows from position `pos` on: first, first + 1, ..., or slots i64 [n][n_lists] as in kv_write.
+ * Stores by position use only pos. */
 typedef struct {
     int64_t pos, first;
     buf slots; /* p NULL: consecutive */
@@ -76,31 +76,31 @@ typedef struct {
 kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf v, size_t n);
 void kv_store_layer_end(kv_store *s, int layer);
 void kv_store_end(kv_store *s);
-/* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with
- * codes do so by themselves with what a prompt leaves quantized. */
+/* Float and block stores: releases the memory of a layer's rows from `from` on. Quantized stores release the float rows
+ * of a prompt themselves. */
 void kv_store_discard(kv_store *s, int layer, int64_t from);
-/* Drops the tokens from n on. False: a token was quantized since the sequence had n tokens, so that its exact row is
- * gone; nothing changes. Otherwise the store is as if it had never held more than n tokens. */
+/* Drops the tokens from n on, as if the store had never held them. Returns false and changes nothing if a token was
+ * quantized since the sequence had n tokens, so that its float row is lost. */
 bool kv_store_rewind(kv_store *s, int64_t n);
 
-/* Reason for a refusal of kv_store_rewind. */
+/* Reason for a failure of kv_store_rewind. */
 #define KV_NO_REWIND "tokens were quantized since"
 
-/* Walks over the rows of n tokens (state.h); exact stores: the slots [0, n_rows). */
+/* Walks over the rows of n tokens (state.h); float and block stores: the slots [0, n_rows). */
 status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e);
 
-/* Bytes of n rows in all regions: of exact stores any n, of stores with codes the tokens [0, n) as they are held
- * now (n - length of them not yet ended). */
+/* Returns the bytes of n rows in all regions of a layer. Quantized stores: of the tokens [0, n) in their current form,
+ * which may include tokens of a forward that has not ended. */
 size_t kv_store_bytes(const kv_store *s, int64_t n);
-/* The same of one region where only the tokens pos[0..n) (ascending) are left: a group of codes counts while
- * one of its tokens is left. */
+/* Returns the bytes of one region with only the tokens pos[0..n), ascending. A quantized group counts if any of its
+ * tokens is among them. */
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n);
-/* At least that for any n of the first n_all tokens. */
+/* Returns an upper bound of kv_store_bytes_of for any n of the first n_all tokens. */
 size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n);
-/* Most bytes of one layer with `slots` slots: stores with codes hold a prompt unquantized up to its end. */
+/* Computes the peak bytes of one layer with `slots` slots. Quantized stores hold a prompt unquantized up to its end. */
 status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, const attn_limits *lim, size_t n_heads,
                      int64_t slots, err *e);
-/* Bytes of a store's maps from n slots to rows, one set for all layers; chunk: most tokens of a forward. */
+/* Returns the bytes of a store's maps from n slots to rows, one set for all layers. chunk: most tokens of a forward. */
 size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk);
 
 #endif

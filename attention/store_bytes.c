@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Sizes of stored rows, which follow from the format alone. */
+/* Sizes of stored rows, which depend only on the format. */
 #include "config.h"
 
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-size_t kv_exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n)
+size_t kv_plain_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n)
 {
     return 2 * n_heads * kv_row_bytes(f->type, head_dim) * (size_t)n;
 }
@@ -15,7 +15,7 @@ int64_t kv_code_group(const kv_format *f)
     return f->hf ? 1 : f->group;
 }
 
-int64_t kv_exact_rows(const kv_format *f, int64_t prompt, int64_t n)
+int64_t kv_float_rows(const kv_format *f, int64_t prompt, int64_t n)
 {
     int64_t rows = prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
     return prompt > 0 && rows < n ? rows : n;
@@ -32,7 +32,6 @@ kv_codes kv_codes_of(const kv_format *f, int64_t cap)
                       .run = (size_t)f->group};
 }
 
-/* Bytes of the code rows and pairs of n tokens of one region; of whole groups where K has them. */
 size_t kv_code_bytes(const kv_format *f, size_t head_dim, int half, int64_t n)
 {
     kv_codes c = kv_codes_of(f, n);
@@ -56,23 +55,23 @@ status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, c
                      int64_t n, err *e)
 {
     size_t d = (size_t)shape->head_dim, sum = 0;
-    if (f->kind == KV_EXACT) return size_mul(out, (size_t)n, kv_exact_bytes(f, n_heads, d, 1), "KV plan", e);
-    /* More than a row of either kind takes. */
+    if (f->kind == KV_PLAIN) return size_mul(out, (size_t)n, kv_plain_bytes(f, n_heads, d, 1), "KV plan", e);
+    /* Overflow check with an upper bound of any row. */
     TRY(size_mul(out, (size_t)n, 16 * n_heads * d, "KV plan", e));
     int64_t coded[KV_HALVES] = {n - n % kv_code_group(f), n};
     int64_t whole = (int64_t)kv_codes_of(f, n).cap;
-    size_t waiting = kv_half_bytes(f, d, KV_K, kv_exact_rows(f, lim->prompt, n), 0);
+    size_t waiting = kv_half_bytes(f, d, KV_K, kv_float_rows(f, lim->prompt, n), 0);
     for (int h = 0; h < KV_HALVES; h++) {
-        size_t exact = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
-        size_t parts = codes + waiting, most = exact > codes ? exact : codes;
-        /* Not at once: what exact rows that became codes took goes back. */
+        size_t plain = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
+        size_t parts = codes + waiting, most = plain > codes ? plain : codes;
+        /* Without at_once the memory of quantized float rows is released, so the peak is smaller. */
         sum += lim->at_once ? waiting + kv_half_bytes(f, d, h, whole, whole) : parts < most ? parts : most;
     }
     *out = n_heads * sum;
     return ST_OK;
 }
 
-size_t kv_exact_half_bytes(const kv_rows *r)
+size_t kv_plain_half_bytes(const kv_rows *r)
 {
     return r->cap * r->n_kv_heads * kv_row_bytes(r->type, r->head_dim);
 }

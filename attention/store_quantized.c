@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tokens of a store with codes: exact rows with reuse, code rows, and the maps from slots to both. */
+/* Tokens of a quantized store: float rows with reuse, quantized rows, and the maps from slots to both. */
 #include "config.h"
 
 #include <assert.h>
@@ -8,7 +8,7 @@
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-/* ---- life ---- */
+/* ---- creation and release ---- */
 
 static status create_host(kv_quantized *s, err *e)
 {
@@ -44,11 +44,11 @@ status kv_quantized_create(kv_quantized **out, const kv_store_options *o, err *e
     int64_t cap = o->slots;
     *out = NULL;
     if (cap > INT32_MAX)
-        return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens, a store with codes holds at most %d", o->spec->text,
+        return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens: a quantized store holds at most %d", o->spec->text,
                        (long long)cap, INT32_MAX);
     TRY(MEM_NEW(&s, 1, e));
     *s = (kv_quantized){.be = o->be, .f = o->spec->kv, .cap = cap, .chunk = o->lim->chunk};
-    s->n_rows = kv_exact_rows(&s->f, o->lim->prompt, cap);
+    s->n_rows = kv_float_rows(&s->f, o->lim->prompt, cap);
     status st = create_host(s, e);
     if (st == ST_OK) st = create_bufs(s, e);
     if (st != ST_OK) kv_quantized_free(s);
@@ -103,17 +103,16 @@ static void release_row(kv_quantized *s, int64_t row)
     if (row < s->lowest) s->lowest = row;
 }
 
-/* Sends the maps of the tokens [lo, hi) to ops memory. */
 static void upload_map(kv_quantized *s, int half, int64_t lo, int64_t hi)
 {
     s->be->ops->upload(s->be, buf_at(s->at_buf[half], (size_t)lo * sizeof(int32_t)), s->at[half] + lo,
                        (size_t)(hi - lo) * sizeof(int32_t));
 }
 
-/* Runs of exact rows that nobody has once the tokens that are due have left theirs. */
+/* Finds runs of float rows that are free once the due tokens are quantized. */
 static void find_runs(kv_quantized *s)
 {
-    int64_t n = s->n < s->n_rows ? s->n : s->n_rows; /* rows that may ever have been taken */
+    int64_t n = s->n < s->n_rows ? s->n : s->n_rows; /* upper bound of the rows ever used */
     memset(s->halves, 0, (size_t)n);
     for (int h = 0; h < KV_HALVES; h++) {
         for (int64_t j = 0; j < s->n; j++)
@@ -158,7 +157,7 @@ void kv_quantized_layer_end(kv_quantized *s, const kv_rows *rows)
     if (s->n_due[KV_V]) o->encode(s->be, &r, true, s->src[KV_V], (size_t)s->n_coded[KV_V], (size_t)s->n_due[KV_V]);
 }
 
-/* Sends what is due from exact to code rows. */
+/* Moves the due tokens from float rows to quantized rows in the maps. */
 static void apply_due(kv_quantized *s, int h)
 {
     int64_t lo = s->n, hi = 0;
@@ -187,7 +186,8 @@ bool kv_quantized_rewind(kv_quantized *s, int64_t n)
     return true;
 }
 
-/* The code rows of each half are the first n_coded, and a token has an exact row of its own until both are codes. */
+/* Checks that the quantized rows of each half are the first n_coded, each used once, and that every token without both
+ * halves quantized has its own float row. */
 static status check_maps(kv_quantized *s, err *e)
 {
     for (int h = 0; h < KV_HALVES; h++) {
@@ -196,17 +196,17 @@ static status check_maps(kv_quantized *s, err *e)
         for (int64_t j = 0; j < s->n; j++) {
             int64_t row = -1 - (int64_t)s->at[h][j];
             if (row < 0) continue;
-            if (row >= s->n_coded[h] || s->halves[row]) return state_bad("a row of codes", e);
+            if (row >= s->n_coded[h] || s->halves[row]) return state_bad("a quantized row", e);
             s->halves[row] = 1;
             coded++;
         }
-        if (coded != s->n_coded[h]) return state_bad("the number of rows in codes", e);
+        if (coded != s->n_coded[h]) return state_bad("the number of quantized rows", e);
     }
     memset(s->used, 0, (size_t)s->n_rows * sizeof *s->used);
     for (int64_t j = 0; j < s->n; j++) {
         int64_t k = s->at[KV_K][j], v = s->at[KV_V][j], row = k < 0 ? v : k;
         if (row < 0) continue;
-        if ((v >= 0 && v != row) || row >= s->n_rows || s->used[row]) return state_bad("an exact row", e);
+        if ((v >= 0 && v != row) || row >= s->n_rows || s->used[row]) return state_bad("an unquantized row", e);
         s->used[row] = true;
     }
     return ST_OK;
@@ -216,7 +216,7 @@ static status load_maps(kv_quantized *s, err *e)
 {
     int64_t group = kv_code_group(&s->f);
     TRY(check_maps(s, e));
-    if (s->n_coded[KV_K] % group) return state_bad("keys in part of a group", e);
+    if (s->n_coded[KV_K] % group) return state_bad("keys of a partial group", e);
     TRY(kv_rule_check(s, e));
     s->n_settled = s->n;
     s->lowest = 0;

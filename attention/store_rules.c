@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which tokens of a store with codes are quantized when. */
+/* Rules of quantized stores: the tokens that are quantized at each step. */
 #include "config.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static void kivi_due(kv_quantized *s, int64_t n)
         for (int64_t j = s->n_coded[h]; j < border[h]; j++) add_due(s, h, s->f.sink + j);
 }
 
-/* methods.md 11.11 (transformers' QuantizedCache): a prompt whole, then what was fed once there are R of them. */
+/* Quantizes a whole prompt, then later tokens R at a time. Source: methods.md 11.11 (transformers' QuantizedCache). */
 static void hf_due(kv_quantized *s, int64_t n, bool prompt_end)
 {
     int64_t first = s->f.sink + s->n_coded[KV_K];
@@ -42,7 +42,7 @@ static int64_t log_window(const kv_format *f)
     return f->residual / 3;
 }
 
-/* A <- A[0:2W:2] ++ A[2W:3W]; what falls out is staged. */
+/* Thins the list, A <- A[0:2W:2] ++ A[2W:3W], and stages the removed tokens. */
 static void thin(kv_quantized *s)
 {
     int64_t w = log_window(&s->f);
@@ -54,7 +54,7 @@ static void thin(kv_quantized *s)
     s->n_list = 2 * w;
 }
 
-/* methods.md 11.3 (LogQuant, Alg. 1), thinned as soon as the list is full. */
+/* Adds tokens to the list and thins it as soon as it is full. Source: methods.md 11.3 (LogQuant, Alg. 1). */
 static void logquant_due(kv_quantized *s, int64_t n)
 {
     int64_t g = kv_code_group(&s->f);
@@ -78,7 +78,7 @@ void kv_rule_due(kv_quantized *s, int64_t n, bool prompt_end)
     s->n_settled = n;
 }
 
-/* Rebuilds the lists of n tokens; returns the number of these that are quantized. */
+/* Rebuilds the lists for n tokens; returns the number of quantized tokens. */
 static int64_t logquant_replay(kv_quantized *s, int64_t n)
 {
     s->n_settled = s->n_list = s->n_staged = 0;
@@ -95,7 +95,7 @@ bool kv_rule_rewind(kv_quantized *s, int64_t n)
     if (n >= settled) return true;
     if (s->f.kind == KV_LOGQUANT) coded[KV_K] = coded[KV_V] = logquant_replay(s, n);
     else if (s->f.kind == KV_KIVI) kivi_coded(&s->f, n, coded);
-    /* HF: the last quantized token was then the newest one. */
+    /* HF: possible only if all quantized tokens remain. */
     else if (n >= s->f.sink + s->n_coded[KV_K]) coded[KV_K] = coded[KV_V] = s->n_coded[KV_K];
     if (coded[KV_K] == s->n_coded[KV_K] && coded[KV_V] == s->n_coded[KV_V]) {
         s->n_settled = n;
@@ -105,18 +105,19 @@ bool kv_rule_rewind(kv_quantized *s, int64_t n)
     return false;
 }
 
-/* Quantized tokens follow the sinks, oldest first; HF: both halves together. */
+/* Checks that quantized tokens follow the sinks, oldest first; HF: equally many in both halves. */
 static status order_check(const kv_quantized *s, err *e)
 {
-    if (s->f.kind == KV_HF && s->n_coded[KV_K] != s->n_coded[KV_V]) return state_bad("the number of rows in codes", e);
+    if (s->f.kind == KV_HF && s->n_coded[KV_K] != s->n_coded[KV_V]) return state_bad("the number of quantized rows", e);
     for (int h = 0; h < KV_HALVES; h++)
         for (int64_t i = 0; i < s->n_coded[h]; i++)
-            if (s->f.sink + i >= s->n || s->at[h][s->f.sink + i] != -1 - i) return state_bad("the order of codes", e);
+            if (s->f.sink + i >= s->n || s->at[h][s->f.sink + i] != -1 - i)
+                return state_bad("the order of quantized tokens", e);
     return ST_OK;
 }
 
-/* An exact token is in one of the lists, once; both halves become codes together. The list ascends, what left it came
- * from several ages of it. */
+/* Checks that each unquantized token is in exactly one list, once, and that both halves of a token are quantized
+ * together. `list` ascends; `staged` does not, since it comes from several thinnings. */
 static status logquant_check(kv_quantized *s, err *e)
 {
     const int32_t *const lists[] = {s->list, s->staged};
@@ -126,12 +127,12 @@ static status logquant_check(kv_quantized *s, err *e)
         for (int64_t i = 0; i < count[l]; i++) {
             int64_t j = lists[l][i];
             if (j < 0 || j >= s->n || s->halves[j] || (l == 0 && i > 0 && j <= lists[l][i - 1]))
-                return state_bad("the lists of exact tokens", e);
+                return state_bad("the lists of unquantized tokens", e);
             s->halves[j] = 1;
         }
     for (int64_t j = 0; j < s->n; j++)
         if (s->at[KV_K][j] != s->at[KV_V][j] || (s->at[KV_K][j] >= 0) != s->halves[j])
-            return state_bad("which tokens are exact", e);
+            return state_bad("the set of unquantized tokens", e);
     return ST_OK;
 }
 
@@ -140,23 +141,23 @@ status kv_rule_check(kv_quantized *s, err *e)
     return s->f.kind == KV_LOGQUANT ? logquant_check(s, e) : order_check(s, e);
 }
 
-/* Marks the tokens that the rule leaves exact. */
-static void hf_exact(const kv_format *f, int64_t prompt, int64_t n, bool *exact)
+/* Clears the marks of tokens that the HF rule quantizes. */
+static void hf_float(const kv_format *f, int64_t prompt, int64_t n, bool *is_float)
 {
-    int64_t coded = f->sink; /* and what lies before it */
+    int64_t coded = f->sink; /* end of the quantized tokens */
     if (prompt > coded) coded = prompt;
     if (n > coded) coded += (n - coded) / f->residual * f->residual;
-    for (int64_t i = f->sink; i < coded && i < n; i++) exact[i] = false;
+    for (int64_t i = f->sink; i < coded && i < n; i++) is_float[i] = false;
 }
 
-status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exact, err *e)
+status kv_float_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *is_float, err *e)
 {
     kv_quantized s = {.f = *f};
     status st = ST_OK;
-    for (int64_t i = 0; i < n; i++) exact[i] = true;
+    for (int64_t i = 0; i < n; i++) is_float[i] = true;
     if (!kv_has_codes(f)) return ST_OK;
     if (f->kind == KV_HF) {
-        hf_exact(f, prompt, n, exact);
+        hf_float(f, prompt, n, is_float);
         return ST_OK;
     }
     for (int h = 0; h < KV_HALVES; h++)
@@ -164,16 +165,16 @@ status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exac
     if (st == ST_OK) st = MEM_NEW(&s.list, kv_rule_list(f) + 1, e);
     if (st == ST_OK) st = MEM_NEW(&s.staged, kv_rule_staged(f) + 1, e);
     if (st == ST_OK) kv_rule_due(&s, n, true);
-    /* One half of a token may be in codes before the other: those of the smaller set are so in both. */
+    /* One half of a token may be quantized before the other. Tokens of the smaller set are quantized in both. */
     int half = s.n_due[KV_K] > s.n_due[KV_V] ? KV_V : KV_K;
-    for (int64_t i = 0; i < s.n_due[half] && st == ST_OK; i++) exact[s.due[half][i]] = false;
+    for (int64_t i = 0; i < s.n_due[half] && st == ST_OK; i++) is_float[s.due[half][i]] = false;
     for (int h = 0; h < KV_HALVES; h++) mem_free(s.due[h]);
     mem_free(s.list);
     mem_free(s.staged);
     return st;
 }
 
-int64_t kv_exact_newest(const kv_format *f)
+int64_t kv_float_newest(const kv_format *f)
 {
     if (f->kind == KV_LOGQUANT) return log_window(f);
     return f->residual + (f->kind == KV_KIVI && f->slide ? f->group : 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of strategies, and strategies as users write them: name[:key=value]... */
+/* The table of strategies, and the text form of strategies: name[:key=value]... */
 #include "config.h"
 
 #include <stdio.h>
@@ -8,13 +8,14 @@
 
 #include "attention/certify.h"
 #include "attention/format.h"
+#include "kernels/base/fold.h"
 #include "kernels/base/nearest.h"
 #include "kernels/ops_fier.h"
 #include "kernels/ops_quest.h"
 
 static const attn_param certify_param = {CERTIFY_PARAM};
 
-/* The table: a row is the name of a file, and of the attn_method in it. */
+/* The table: each row is the name of a file and of the attn_method in it. */
 #define METHODS(X)                                                                                                     \
     X(full)                                                                                                            \
     X(streaming)                                                                                                       \
@@ -58,7 +59,7 @@ const attn_method *attn_method_find(const char *name)
     return NULL;
 }
 
-/* The number at text, which ends before `end`, from 0 to max; -1: it is none. */
+/* Parses the number in [text, end), from 0 to max; -1: invalid. */
 static int64_t layer_number(const char *text, const char *end, int64_t max)
 {
     int64_t v = 0;
@@ -76,7 +77,7 @@ static void first_layers(attn_layers *out, int64_t n)
     for (int64_t l = 0; l < n; l++) out->has[l] = true;
 }
 
-/* "2": the first two layers; "0+16": a list (one number alone is a count). */
+/* Parses "2", the first two layers, or "0+16", a list of layers. */
 static bool read_skip(attn_layers *out, const char *text)
 {
     *out = (attn_layers){0};
@@ -95,13 +96,12 @@ static bool read_skip(attn_layers *out, const char *text)
     }
 }
 
-/* what: the option, as far as the value. */
+/* what: the option up to the value. */
 static status parse_skip(attn_layers *out, const char *text, const char *what, err *e)
 {
     if (read_skip(out, text)) return ST_OK;
     return err_set(e, ST_USAGE,
-                   "%s'%.40s', expected a number of leading layers from 0 to %d, or a list of layers "
-                   "such as 0+16",
+                   "%s'%.40s', expected a number of leading layers from 0 to %d, or a list of layers such as 0+16",
                    what, text, ATTN_MAX_LAYERS);
 }
 
@@ -115,7 +115,7 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
     return kv_format_parse(f, text, where, e);
 }
 
-/* Parameters of earlier versions, with the values that changed nothing. */
+/* Parameters of earlier versions, with the values that had no effect. */
 static const struct {
     const char *method, *words;
 } removed[] = {
@@ -137,7 +137,7 @@ static const struct {
      "pos=slot pool=0 local_from=end scale=model heads=own reuse_most=16 budget_mode=extra force_sink force_recent"},
     {"magicpig", "flush=0 force_sink force_recent"}};
 
-/* True if a method had the parameter `word`, or with a value: if that value changed nothing. */
+/* True if `word` is a removed parameter of a method, or key=value of one whose value had no effect. */
 static bool was_removed(const char *method, const char *word)
 {
     size_t n, len = strlen(word);
@@ -193,7 +193,7 @@ status attn_method_unknown(const char *option, const char *name, err *e)
                    list);
 }
 
-/* The next key=value; of tail=sample:N the number belongs to it. */
+/* Returns the next key=value. The colon of tail=sample:N is part of the value. */
 static char *next_word(char **save)
 {
     char *word = strtok_r(NULL, ":", save);
@@ -205,7 +205,7 @@ static char *next_word(char **save)
     return word;
 }
 
-/* A method without a family attends everything, and misses nothing. */
+/* Applies --certify. A method without a family attends everything and accepts any bound. */
 static status set_certify(attn_spec *s, const char *eps, err *e)
 {
     int i = attn_param_index(s->method, certify_param.key);
@@ -218,11 +218,11 @@ static status set_certify(attn_spec *s, const char *eps, err *e)
 
 static status certify_refused(const attn_spec *s, err *e)
 {
-    const char *why = s->method->family->drops
-                          ? "it drops tokens, and what they would receive is not known"
-                          : "bounds from pages or single bits certify nothing (measured: 1.0), and other indices of "
-                            "keys have none";
-    return err_set(e, ST_USAGE, "%s: --certify: %s; codes over --kv kivi4 can", s->text, why);
+    const char *why =
+        s->method->family->drops
+            ? "the attention of dropped tokens is unknown"
+            : "page bounds and one-bit keys certify nothing (measured bound: 1.0); other indexes have no bounds";
+    return err_set(e, ST_USAGE, "%s: --certify: %s; use codes over --kv kivi4", s->text, why);
 }
 
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e)
@@ -256,13 +256,12 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (s->two_stores)
-        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning", s->text,
-                       kv_format_name(&s->kv));
+        return err_set(e, ST_USAGE, "%s: has its own store; --kv %s does not apply", s->text, kv_format_name(&s->kv));
     if (s->uncertified) return certify_refused(s, e);
     TRY(kv_format_check(&s->kv, shape, s->text, e));
     if (s->tier.kind != KV_DEVICE && s->method->family && s->method->family->drops)
         return err_set(e, ST_UNSUPPORTED,
-                       "%s: --kv-tier %s: it drops tokens, and all that it keeps is read in every step", s->text,
+                       "%s: --kv-tier %s is not supported: it drops tokens, and each step reads all others", s->text,
                        kv_tier_name(s->tier.kind));
     if (s->method->check) TRY(s->method->check(s, shape, e));
     if (s->method->has_budget && s->budget < 1)
@@ -270,7 +269,7 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
     return ST_OK;
 }
 
-/* Families of ops that a strategy calls with its parameters and store. */
+/* Returns the families of ops that a strategy calls with its parameters, store and tier. */
 static unsigned families(const attn_spec *s)
 {
     static const struct {
@@ -283,7 +282,7 @@ static unsigned families(const attn_spec *s)
                   {"certify", USES(certify)}};
     const attn_family *f = s->method->family;
     unsigned uses = s->method->uses | (f ? f->uses : 0);
-    if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES(codes);
+    if (s->kv.kind != KV_PLAIN || kv_in_blocks(&s->kv)) uses |= USES(codes);
     if (s->tier.kind == KV_DISK) uses |= USES(tier);
     if (s->tier.kind == KV_HOST) uses |= USES(host);
     for (size_t i = 0; i < sizeof by_key / sizeof *by_key; i++)
@@ -295,7 +294,7 @@ static status ranks_check(const attn_spec *s, const backend *be, err *e)
 {
     const attn_family *f = s->method->family;
     const char *what = backend_ranks(be) > 1 && f && f->alone ? f->alone(s) : NULL;
-    return what ? err_set(e, ST_UNSUPPORTED, "%s: %d ranks do not exchange %s", s->text, backend_ranks(be), what)
+    return what ? err_set(e, ST_UNSUPPORTED, "%s: not supported with %d ranks: %s", s->text, backend_ranks(be), what)
                 : ST_OK;
 }
 
@@ -344,7 +343,7 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
     if (n >= size) return;
     kv_format_text(&s->kv, out + n, size - n);
     for (char *p = out + n; *p; p++)
-        if (*p == ':') *p = '/'; /* as it is written inside a strategy */
+        if (*p == ':') *p = '/'; /* the form inside a strategy */
 }
 
 void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store[128])
@@ -371,38 +370,55 @@ void attn_spec_known(char out[ATTN_WRITTEN], const char *strategy)
 status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e)
 {
     char again[ATTN_WRITTEN], kv[128], kept[ATTN_WRITTEN];
-    attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_options o = {.kv = kv_plain(DT_F16)};
     kv_format f;
     TRY(kv_format_parse(&f, store, "--kv", e));
     attn_spec_known(kept, strategy);
     TRY(attn_spec_parse(s, kept, &o, e));
-    o.kv = s->kv.kind == KV_EXACT ? f : kv_exact(f.type); /* a method that is a store has its own */
+    o.kv = s->kv.kind == KV_PLAIN ? f : kv_plain(f.type); /* a method that is a store has its own format */
     TRY(attn_spec_parse(s, kept, &o, e));
     attn_spec_write(s, again, kv);
     if (strcmp(again, kept) == 0 && strcmp(kv, store) == 0) return ST_OK;
-    return err_set(e, ST_FORMAT, "'%.60s' is not a strategy as this version writes it", strategy);
+    return err_set(e, ST_FORMAT, "'%.60s' is not a strategy written by this version", strategy);
+}
+
+enum { HELP_COLUMN = 28 }; /* column of the meanings of parameters */
+
+/* Prints a row of a strategy's parameters. */
+static void print_row(FILE *f, const char *key, const char *value, const char *help)
+{
+    int at = fprintf(f, "  %-12s %-12s ", key, value);
+    fold_print(f, help, at, HELP_COLUMN);
 }
 
 static void print_param(FILE *f, const attn_param *p)
 {
-    char value[32], range[64] = "";
+    char value[32], range[64], help[512];
     attn_param_text(value, p, p->def);
-    fprintf(f, "  %-12s %-12s %s", p->key, value, p->help);
-    if (p->choices) {
-        attn_param_range(p, range);
-        fprintf(f, " (one of: %s%s)", p->choices, range);
-    }
-    fprintf(f, "\n");
+    if (!p->choices) return print_row(f, p->key, value, p->help);
+    attn_param_range(p, range);
+    snprintf(help, sizeof help, "%s (one of: %s%s)", p->help, p->choices, range);
+    print_row(f, p->key, value, help);
+}
+
+static void print_summary(FILE *f, const char *name, const char *summary)
+{
+    int at = fprintf(f, "  %-11s ", name);
+    fold_print(f, summary, at, at);
 }
 
 void attn_print_help(FILE *f, const attn_method *m)
 {
     if (!m) {
-        for (size_t i = 0; table[i]; i++) fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
-        fprintf(f, "  %-10s %s\n", "all", "in lists: all of them");
+        for (size_t i = 0; table[i]; i++) print_summary(f, table[i]->name, table[i]->summary);
+        print_summary(f, "all", "every strategy (in lists)");
         return;
     }
-    fprintf(f, "%s: %s\n  source: %s\n\n  key          default      meaning\n", m->name, m->summary, m->source);
+    int at = fprintf(f, "%s: ", m->name);
+    fold_print(f, m->summary, at, 2);
+    at = fprintf(f, "  source: ");
+    fold_print(f, m->source, at, at);
+    fprintf(f, "\n  key          default      meaning\n");
     if (m->has_budget) {
         attn_param b = {"budget",      NULL, "tokens kept or attended (doc/methods.md 0.2.3); also --budget",
                         m->def_budget, 1,    0};
@@ -411,8 +427,8 @@ void attn_print_help(FILE *f, const attn_method *m)
     for (const attn_param *p = attn_params(m); p->key; p++) print_param(f, p);
     char skip[24];
     snprintf(skip, sizeof skip, "%d", m->def_skip);
-    fprintf(f, "  %-12s %-12s %s\n", "skip", m->skip ? m->skip : skip,
-            "leading layers that run full attention, or a list a+b+c; also --skip");
-    fprintf(f, "  %-12s %-12s %s\n", "kv", "f16",
-            "store of keys and values, as --kv but with / for : (kivi, logquant: the type of exact rows)");
+    print_row(f, "skip", m->skip ? m->skip : skip,
+              "leading layers that run full attention, or a list a+b+c; also --skip");
+    print_row(f, "kv", "f16",
+              "store of keys and values: --kv with / for : (kivi, logquant: the type of unquantized rows)");
 }

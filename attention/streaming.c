@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* StreamingLLM: the first `sink` tokens and the last r = budget - sink. doc/methods.md section 2.
  *
- * Slots: [0, s) sinks | [s, s+r+1) a ring of the newest | from s+r+1 on: rows of a prompt under way.
- * While nothing was evicted (LINEAR) slot = position and there is one segment, as in full
- * attention. Afterwards (RING) position p has slot s + (p - base) mod (r+1), so that appending
- * overwrites exactly the row that was evicted after the step before. All keys stay rotated at their
- * absolute positions; re-indexing rotates the query once more for the sinks, at its slot in the
- * cache (the equivalent form of point 5).
+ * Slots: [0, s) sinks | [s, s+r+1) ring of the newest tokens | from s+r+1 on: rows of the current prompt. Before the
+ * first eviction slots are positions, and there is one segment as in full attention. Afterwards position p has the slot
+ * s + (p - base) mod (r+1), so that appending overwrites the row that the last step evicted. All keys stay rotated at
+ * their absolute positions. Re-indexing rotates the query a second time for the sinks, at its slot in the cache (the
+ * equivalent form of point 5).
  *
- * A prompt after an eviction, or a banded one, is staged: its rows follow the ring until it ends.
+ * A prompt after an eviction, or a banded prompt, is staged: its rows follow the ring until it ends.
  *
- * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
- * newest, the rows of a prompt follow it, and nothing is copied. So it is for drafts over another strategy's rows,
- * which are never told of a prompt.
+ * In a store by position slots are positions (c->fixed). The attended sets are the same, the ring is the range of the
+ * newest tokens, the rows of a prompt follow it, and nothing is copied. The same holds for draft views, which never
+ * stage a prompt.
  *
- * What leaves the ring may be demoted (demote.h), in the order of positions. Where it goes in groups of g, the ring has
- * r + g slots, and holds what waits too. */
+ * Tokens that leave the ring may be demoted (demote.h), in the order of positions. With demotion in groups of g the
+ * ring has r + g slots and also holds the tokens that wait for a full group. */
 #include "config.h"
 
 #include <stddef.h>
@@ -28,11 +27,10 @@ enum { POS_REINDEX, POS_ABS };
 enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 
 static const attn_param params[] = {
-    [P_SINK] = {"sink", NULL, "tokens kept from the start", 4, 0, 1 << 20},
-    [P_POS] = {"pos", "reindex abs", "positions inside the cache, or absolute ones", POS_REINDEX, 0, 1},
+    [P_SINK] = {"sink", NULL, "first tokens kept", 4, 0, 1 << 20},
+    [P_POS] = {"pos", "reindex abs", "rotate at positions in the cache, or at absolute positions", POS_REINDEX, 0, 1},
     [P_PREFILL] = {"prefill", "auto full banded",
-                   "prompt attention: full, or what decoding would see; auto: full while the "
-                   "prompt fits the trained context",
+                   "prompt attention: full, or banded as in decoding; auto: full within the trained context",
                    PREFILL_AUTO, 0, 2},
     [P_DEMOTE] = {DEMOTE_PARAM},
     [P_DEMOTE_G] = {DEMOTE_G_PARAM},
@@ -42,25 +40,25 @@ static const attn_param params[] = {
 
 typedef struct {
     int64_t s, r, slots;        /* sinks, newest tokens, slots of the ring */
-    bool reindex;               /* positions are those in the cache */
-    int64_t prefill;            /* how prompts are attended */
-    bool fixed;                 /* the store goes by position */
-    bool ring;                  /* evicted at least once */
+    bool reindex;               /* queries use positions in the cache */
+    int64_t prefill;            /* PREFILL_* */
+    bool fixed;                 /* slots are positions */
+    bool ring;                  /* tokens were evicted */
     bool banded;                /* the current prompt is banded */
-    bool staging;               /* rows of the current prompt lie after the ring */
+    bool staging;               /* rows of the current prompt are after the ring */
     int64_t ring_base;          /* position of the ring's first slot */
     int64_t stage_pos, evicted; /* first staged position; tokens evicted before the current prompt */
     int64_t lo, hi;             /* positions in the ring before this prompt chunk */
-    int64_t n_move, move_lo;    /* rows that layer_end moves into the ring: the position of the first, */
-    int64_t move_from;          /* and its slot */
+    int64_t n_move, move_lo;    /* rows that layer_end moves into the ring; position of the first */
+    int64_t move_from;          /* slot of the first */
     buf qpos, table;
     int64_t *host; /* [chunk] for uploads */
     demoted low;
-    int32_t *leaving;  /* [low.cap] slots of what this forward demotes: */
-    int64_t n_leaving; /* as many */
+    int32_t *leaving;  /* [low.cap] slots of the rows that this forward demotes */
+    int64_t n_leaving; /* number of them */
 } stream_ctx;
 
-/* Tokens that have left the ring of n, of r newest ones in groups. */
+/* Returns how many of n tokens have left the ring, in whole groups. */
 static inline int64_t stream_left(int64_t n, int64_t budget, int64_t group)
 {
     return max64(n - budget, 0) / group * group;
@@ -79,15 +77,12 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + 1 = %lld", s->text,
                        (long long)s->budget, (long long)s->value[P_SINK] + 1);
     if (s->value[P_DEMOTE] != DEMOTE_NONE && s->value[P_PREFILL] == PREFILL_BANDED)
-        return err_set(e, ST_USAGE,
-                       "%s: demote with prefill=banded: a prompt's tokens are demoted at its end, expected "
-                       "prefill=full",
-                       s->text);
+        return err_set(e, ST_USAGE, "%s: demote with prefill=banded is not supported; use prefill=full", s->text);
     TRY(attn_check_ropes(s, shape, e));
     return demote_check(s, low_rule(s), shape, e);
 }
 
-/* Prompts are attended exactly up to their end if tokens are demoted. */
+/* Returns the prompt attention. With demotion prompts are attended in full. */
 static int64_t prefill_of(const attn_spec *s)
 {
     return s->value[P_DEMOTE] != DEMOTE_NONE ? PREFILL_FULL : s->value[P_PREFILL];
@@ -95,7 +90,7 @@ static int64_t prefill_of(const attn_spec *s)
 
 /* ---- memory ---- */
 
-/* Returns the rows after the ring: a whole prompt, or one chunk of a banded one. */
+/* Returns the number of rows after the ring: a whole prompt, or one chunk of a banded prompt. */
 static int64_t stage_rows(const attn_decl *d)
 {
     int64_t n = d->lim->n_tokens, mode = prefill_of(d->spec), dense = min64(n, d->shape->max_positions);
@@ -104,7 +99,7 @@ static int64_t stage_rows(const attn_decl *d)
     return max64(dense, min64(d->lim->chunk, n));
 }
 
-/* Returns the rows of one layer: the ring and what follows it. A dense prompt is put there only once the ring is full,
+/* Returns the rows of one layer: the ring and the rows after it. A dense prompt is staged only after the ring is full,
  * so only banded prompts need more rows than tokens. */
 static int64_t layer_rows(const attn_decl *d)
 {
@@ -147,7 +142,7 @@ static void stream_reset(attn_view *v)
     c->ring_base = c->s;
 }
 
-/* ---- where rows lie ---- */
+/* ---- slots ---- */
 
 /* Returns how many of n tokens were dropped: the first ones after the sinks. */
 static int64_t stream_gone(const stream_ctx *c, int64_t n)
@@ -155,20 +150,21 @@ static int64_t stream_gone(const stream_ctx *c, int64_t n)
     return stream_left(n, c->s + c->r, c->low.rule.group);
 }
 
-/* Returns the first position after the sinks that is stored of `length` tokens. */
+/* Returns the first stored position after the sinks, with `length` tokens. */
 static int64_t first_recent(const stream_ctx *c, int64_t length)
 {
     return c->s + (c->ring ? stream_gone(c, c->staging ? c->stage_pos : length) : 0);
 }
 
-/* Demoted rows, until the layers of a forward end. */
+/* Returns the number of demoted rows, until the layers of a forward end. */
 static int64_t n_demoted(const attn_view *v)
 {
     const stream_ctx *c = v->own;
     return c->low.rule.how == DEMOTE_NONE ? 0 : first_recent(c, v->length) - c->s;
 }
 
-/* Keeps view->stored up, for `length` tokens. */
+/* Sets view->stored, the number of stored rows after `length` tokens, and view->listed: true if tokens are missing, so
+ * that ops need lists of rows. */
 static void stream_count(attn_view *v, int64_t length)
 {
     const stream_ctx *c = v->own;
@@ -199,7 +195,7 @@ static int64_t stream_demoted(const attn_view *v, int layer, size_t list, int64_
     return n;
 }
 
-/* Slot of position p in RING. */
+/* Returns the slot of position p after an eviction, without staging. */
 static int64_t ring_slot(const stream_ctx *c, int64_t p)
 {
     int64_t m = (p - c->ring_base) % c->slots;
@@ -207,7 +203,7 @@ static int64_t ring_slot(const stream_ctx *c, int64_t p)
     return c->s + (m < 0 ? m + c->slots : m);
 }
 
-/* Slot of a token that is stored. */
+/* Returns the slot of a stored token. */
 static int64_t slot_of(const stream_ctx *c, int64_t p)
 {
     if (c->fixed || !c->ring) return p;
@@ -216,7 +212,7 @@ static int64_t slot_of(const stream_ctx *c, int64_t p)
 
 /* ---- a forward ---- */
 
-/* Rows of a prompt after an eviction, or of a banded one, go after the ring. */
+/* Starts staging: rows of a prompt after an eviction, or of a banded prompt, go after the ring. */
 static void stage_begin(attn_view *v)
 {
     stream_ctx *c = v->own;
@@ -229,7 +225,7 @@ static void stage_begin(attn_view *v)
     c->staging = true;
 }
 
-/* Plans what this forward demotes at its end. */
+/* Plans the demotions at the end of this forward. */
 static void plan_leaving(attn_view *v, int64_t end)
 {
     stream_ctx *c = v->own;
@@ -240,7 +236,7 @@ static void plan_leaving(attn_view *v, int64_t end)
     if (c->n_leaving > 0) v->be->ops->upload(v->be, c->low.slot, c->leaving, (size_t)c->n_leaving * sizeof *c->leaving);
 }
 
-/* Plans the copies at the end of this forward: the last rows move into the ring. */
+/* Plans the moves of the newest rows into the ring at the end of this forward. */
 static void plan_moves(attn_view *v, int64_t end)
 {
     stream_ctx *c = v->own;
@@ -251,8 +247,8 @@ static void plan_moves(attn_view *v, int64_t end)
     c->move_from = lo + (c->staging ? c->s + c->slots - c->stage_pos : 0);
 }
 
-/* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
- * rotated further than the model was trained for. */
+/* True if a prompt of n tokens, which begins now, is attended in bands. auto: if it would need a position beyond the
+ * trained context. */
 static bool is_banded(const attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
@@ -283,7 +279,7 @@ static void prompt_begin(attn_view *v, const attn_part *p)
     plan_moves(v, end);
 }
 
-/* The queries' own slots in the cache; in a dense later prompt the evicted tokens stay what they were before it. */
+/* Computes the queries' positions in the cache. A dense later prompt evicts no tokens until it ends. */
 static void place_queries(attn_view *v, const attn_part *p)
 {
     stream_ctx *c = v->own;
@@ -305,8 +301,8 @@ static void stream_begin(attn_view *v, const attn_part *p)
     stream_count(v, v->length);
 }
 
-/* Returns how many. At most the first rows of a staged prompt are sinks, the others follow each other. */
-static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
+/* Writes the jobs of one work item; returns their number. Only the first rows of a staged prompt can be sinks. */
+static size_t append_one(const attn_task *t, int layer, kv_write_job jobs[2])
 {
     const attn_view *v = t->v;
     const attn_part *p = &t->p;
@@ -322,15 +318,15 @@ static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
     return count;
 }
 
-static void stream_append(const attn_turn *t, size_t n, int layer)
+static void stream_append(const attn_task *t, size_t n, int layer)
 {
-    kv_write_job jobs[2 * ATTN_TOGETHER];
+    kv_write_job jobs[2 * ATTN_MAX_TASKS];
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += append_one(&t[i], layer, jobs + count);
     t->v->be->ops->kv_write(t->v->be, jobs, count);
 }
 
-/* Rows of slots [first, first + n), the first of which is at position pos. */
+/* Returns a segment of the slots [first, first + n), the first of which has position pos. */
 static attn_seg seg_of(const attn_view *v, int layer, bool masked, int64_t first, int64_t n, int64_t pos)
 {
     return (attn_seg){.rows = kv_store_rows(v->store, layer),
@@ -343,10 +339,10 @@ static attn_seg seg_of(const attn_view *v, int layer, bool masked, int64_t first
                       .band = v->shape->window[layer]};
 }
 
-/* Sinks first, then the ring, in up to two runs (a full one is one run, in whatever order), and a prompt's own rows.
- * The layer's window, if any, is wider than the budget: it can only cut sinks at absolute positions. Segments are few:
- * where demoted rows are attended there are neither bands nor windows, so that a run that ends with the ring goes on
- * with the prompt's rows, before which it is seen by all. */
+/* Selects the sinks, the ring in up to two runs (a full ring is one run in any order), and a prompt's own rows. A
+ * sliding window of the layer is wider than the budget, so it can only hide sinks at absolute positions. With demoted
+ * rows, which need a segment, there are no bands or windows: a run at the end of the ring is then joined with the
+ * prompt's rows. */
 static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_sel *sel)
 {
     const stream_ctx *c = v->own;
@@ -379,8 +375,8 @@ static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_
     }
 }
 
-/* The new token is attended on top of what is stored, unless nothing was evicted yet. At absolute positions a window
- * hides tokens, the sinks first. */
+/* Returns the tokens that the last of `len` tokens attends: the stored tokens and itself. At absolute positions a
+ * window hides tokens, the sinks first. */
 static int64_t attended(const attn_view *v, int layer, int64_t len)
 {
     const stream_ctx *c = v->own;
@@ -393,7 +389,7 @@ static int64_t attended(const attn_view *v, int layer, int64_t len)
     return sinks + recent;
 }
 
-static void stream_select(const attn_turn *t, size_t n, int layer)
+static void stream_select(const attn_task *t, size_t n, int layer)
 {
     for (; n > 0; n--, t++) {
         stream_ctx *c = t->v->own;
@@ -409,7 +405,7 @@ static void stream_layer_end(attn_view *v, const attn_part *p, int layer)
     const stream_ctx *c = v->own;
     const kv_rows *rows = kv_store_rows(v->store, layer);
     int64_t to = ring_slot(c, c->move_lo),
-            n = min64(c->n_move, c->s + c->slots - to); /* the rest starts at the ring's first slot */
+            n = min64(c->n_move, c->s + c->slots - to); /* the rest goes to the ring's first slots */
     demote_take(&c->low, v, layer, n_demoted(v), c->n_leaving);
     if (c->n_move > 0 && !c->fixed) {
         v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);
@@ -432,7 +428,7 @@ static void stream_end(attn_view *v, const attn_part *p)
 static status stream_state(attn_view *v, attn_state *s, err *e)
 {
     stream_ctx *c = v->own;
-    int64_t len = v->length, dropped = 0; /* of a parameter that was removed */
+    int64_t len = v->length, dropped = 0; /* saved by earlier versions; always 0 */
     TRY(STATE_HOST(s, "position of the ring", &c->ring_base, e));
     TRY(STATE_HOST(s, "dropped tokens", &dropped, e));
     TRY(state_within("position of the ring", c->ring_base, 0, max64(c->s, len), e));

@@ -52,19 +52,19 @@ void row_tier_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const att
     if (t.kind) t.kind->plan(&t, part, slow);
 }
 
-static bool in_host(const row_tier *t, bool exact)
+static bool in_host(const row_tier *t, bool plain)
 {
-    return t && t->kind->in_host && t->kind->in_host(t, exact);
+    return t && t->kind->in_host && t->kind->in_host(t, plain);
 }
 
-status row_tier_alloc(const row_tier *t, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e)
+status row_tier_alloc(const row_tier *t, backend *be, buf *out, size_t bytes, bool plain, const char *what, err *e)
 {
-    return (in_host(t, exact) ? be->ops->host->alloc : be->ops->alloc)(be, out, bytes, what, e);
+    return (in_host(t, plain) ? be->ops->host->alloc : be->ops->alloc)(be, out, bytes, what, e);
 }
 
-void row_tier_free(const row_tier *t, backend *be, buf b, size_t bytes, bool exact)
+void row_tier_free(const row_tier *t, backend *be, buf b, size_t bytes, bool plain)
 {
-    (in_host(t, exact) ? be->ops->host->free : be->ops->free)(be, b, bytes);
+    (in_host(t, plain) ? be->ops->host->free : be->ops->free)(be, b, bytes);
 }
 
 void row_tier_before_read(backend *be, const attn_job *jobs, size_t n, bool decode)
@@ -91,7 +91,7 @@ size_t row_tier_far_bytes(const kv_format *f, const attn_shape *shape, const att
 {
     size_t d = (size_t)shape->head_dim, heads = (size_t)shape->n_kv_heads, sum = 0;
     int64_t group = kv_code_group(f);
-    if (!kv_has_codes(f)) return kv_exact_bytes(f, heads, d, 1);
+    if (!kv_has_codes(f)) return kv_plain_bytes(f, heads, d, 1);
     for (int h = 0; h < KV_HALVES; h++) sum += kv_half_bytes(f, d, h, group, group) / (size_t)group;
-    return heads * sum + (lim->prompt > 0 ? 0 : kv_exact_bytes(f, heads, d, 1));
+    return heads * sum + (lim->prompt > 0 ? 0 : kv_plain_bytes(f, heads, d, 1));
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in files. */
+/* Tier of rows in files. */
 #include "config.h"
 
 #include "attention/store_impl.h"
 
-/* Exact rows as blocks. */
-static tier_area exact_area(const kv_rows *r, int64_t first)
+/* Returns the area of float or block rows, in pages. */
+static tier_area row_area(const kv_rows *r, int64_t first)
 {
     size_t row = kv_row_bytes(r->type, r->head_dim), block = TIER_PAGE * row;
     return (tier_area){.plane = {{r->k, block, r->cap * row}, {r->v, block, r->cap * row}},
@@ -15,7 +15,7 @@ static tier_area exact_area(const kv_rows *r, int64_t first)
                        .stay = (first + TIER_PAGE - 1) / TIER_PAGE};
 }
 
-/* Codes: whole groups of K. */
+/* Returns the area of quantized rows; a page has whole groups of K. */
 static tier_area code_area(const kv_rows *r)
 {
     const kv_codes *c = &r->codes;
@@ -32,7 +32,7 @@ static tier_area code_area(const kv_rows *r)
     return a;
 }
 
-/* On disk heads begin at whole pages of memory, so that each of their blocks can be given back. */
+/* Alignment of heads to memory pages, so that each block can be released. */
 enum { DISK_ALIGN = 64 };
 
 static status disk_open(row_tier *t, err *e)
@@ -53,29 +53,30 @@ static status disk_add(row_tier *t, kv_rows *r, int layer, err *e)
     kv_rows bits = *r;
     bits.codes.bits = f->bits;
     bool coded = kv_has_codes(f);
-    const tier_area area[TIER_AREAS] = {exact_area(r, coded ? 0 : t->first),
+    const tier_area area[TIER_AREAS] = {row_area(r, coded ? 0 : t->first),
                                         coded ? code_area(&bits) : (tier_area){.n_planes = 0}};
     return t->be->ops->tier->add(t->be, &r->tier, t->files, layer, area, e);
 }
 
-/* Blocks [0, end) of a layer's area go there. */
+/* Writes the blocks [0, end) of a layer's area. */
 static void write_blocks(kv_store *s, int layer, int area, int64_t end)
 {
     s->be->ops->tier->write(s->be, s->layer[layer].tier, area, end);
 }
 
+/* Drops the blocks from `end` on of a layer's area. */
 static void forget(kv_store *s, int layer, int area, int64_t end)
 {
     s->be->ops->tier->forget(s->be, s->layer[layer].tier, area, end);
 }
 
-/* Brings back all exact rows of a layer and forgets that they are in the file. */
+/* Reads all float rows of a layer into memory and drops them from the file. */
 static void bring_back(kv_store *s, int layer)
 {
     kv_rows rows = s->layer[layer];
     int64_t n = s->be->ops->tier->written(rows.tier, TIER_EXACT);
     if (n == 0) return;
-    rows.codes.bits = 0; /* slots are then rows */
+    rows.codes.bits = 0; /* addresses rows by number */
     s->be->ops->tier->span(s->be, &rows, 0, n * TIER_PAGE);
     forget(s, layer, TIER_EXACT, 0);
 }
@@ -86,7 +87,7 @@ static void disk_reset(kv_store *s)
         for (int a = 0; s->layer[l].tier && a < TIER_AREAS; a++) forget(s, l, a, 0);
 }
 
-/* Tokens of codes whose both halves are in them, now or, due: at the end of this forward. */
+/* Returns the number of tokens with both halves quantized, now or (due) at the end of this forward. */
 static int64_t coded_tokens(const kv_quantized *c, bool due)
 {
     int64_t k = c->n_coded[KV_K] + (due ? c->n_due[KV_K] : 0), v = c->n_coded[KV_V] + (due ? c->n_due[KV_V] : 0);
@@ -99,13 +100,14 @@ static int64_t code_block(const kv_store *s)
     return (TIER_PAGE + group - 1) / group * group;
 }
 
-/* The end of a prompt quantizes rows of which most are in the file. */
+/* Reads the float rows that the end of a prompt quantizes; most are in the file. */
 static void disk_before_codes(kv_store *s, int layer)
 {
     if (s->coded && (s->flags & ATTN_PROMPT_END)) bring_back(s, layer);
 }
 
-/* In prompts a layer leaves memory when it was attended; codes take the place of exact rows at the end. */
+/* Prompts: writes a layer's blocks after its attention. Quantized stores write float rows, and at the end of the prompt
+ * quantized rows instead. */
 static void disk_layer_end(kv_store *s, int layer)
 {
     const row_tier *t = s->tier;
@@ -118,7 +120,7 @@ static void disk_layer_end(kv_store *s, int layer)
     s->be->ops->tier->trim(s->be, s->layer[layer].tier);
 }
 
-/* Decode steps: all layers alike, when enough tokens have left the window. */
+/* Decode steps: writes blocks of all layers once enough tokens have left the window. */
 static void disk_step_end(kv_store *s)
 {
     int area = s->coded ? TIER_CODES : TIER_EXACT;
@@ -133,7 +135,7 @@ static void disk_step_end(kv_store *s)
     }
 }
 
-/* Rows from token n on will be written again: the file forgets them, and the rest of their block comes back. */
+/* Drops the blocks from token n on from the file and reads the remaining rows of the first of them into memory. */
 static void disk_rewind(kv_store *s, int64_t n)
 {
     for (int l = 0; l < s->n_layers; l++) {
@@ -148,17 +150,17 @@ static void disk_rewind(kv_store *s, int64_t n)
     }
 }
 
-/* In a prompt one layer at a time is whole in memory, and all of them hold the rows of its chunk. */
+/* Plans memory for prompts: one whole layer, and in all layers the rows that stay and those of a chunk. */
 static void disk_plan(const row_tier *t, attn_bytes *part, size_t *slow)
 {
     const kv_format *f = &t->spec->kv;
     const size_t n = (size_t)t->n, heads = (size_t)t->shape->n_kv_heads, cache = t->spec->tier.cache;
-    size_t exact = kv_exact_bytes(f, heads, (size_t)t->shape->head_dim, 1), all = part->kv;
+    size_t row = kv_plain_bytes(f, heads, (size_t)t->shape->head_dim, 1), all = part->kv;
     size_t layer = all / n, blocks = 2 * ((size_t)t->lim->n_tokens / TIER_PAGE + 1) * heads;
     int64_t rows = t->first + t->newest + t->flush + t->lim->chunk + 4 * TIER_PAGE;
-    /* Codes are written as soon as a block of them is full; tokens that are not yet quantized stay in memory. */
+    /* Full blocks of quantized rows are written at once; unquantized tokens stay in memory. */
     if (kv_has_codes(f)) rows = 3 * f->residual + 4 * f->group + f->sink + t->flush + t->lim->chunk;
-    size_t stays = (size_t)rows * exact < layer ? (size_t)rows * exact : layer, most = n * stays + layer;
+    size_t stays = (size_t)rows * row < layer ? (size_t)rows * row : layer, most = n * stays + layer;
     *slow += all;
     part->kv = cache < all && most < all - cache ? most + cache : all;
     part->scratch += n * blocks * TIER_NOTE;

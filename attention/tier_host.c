@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in the host's memory, and the device's copies of some. On a CPU that is the device's memory: no copies. */
+/* Tier of rows in host memory with copies of some on the device. On a CPU there are no copies. */
 #include "config.h"
 
 #include "attention/method.h"
@@ -14,18 +14,19 @@ static int64_t power_below(int64_t n)
     return p;
 }
 
-/* Sizes of a layer's copies on the device: rows of a head. Stores with codes have none. */
+/* Returns the sizes of a layer's device copies in rows per head; none for quantized stores. More slots than tokens
+ * would be useless. */
 static kv_near near_sizes(const row_tier *t)
 {
     kv_near p = {.first = 0};
     const kv_format *f = &t->spec->kv;
     int64_t cap = t->lim->n_tokens;
     if (kv_has_codes(f)) return p;
-    size_t row = kv_exact_bytes(f, (size_t)t->shape->n_kv_heads, (size_t)t->shape->head_dim, 1);
+    size_t row = kv_plain_bytes(f, (size_t)t->shape->n_kv_heads, (size_t)t->shape->head_dim, 1);
     size_t slots = t->spec->tier.cache / (size_t)t->n / row;
     p.first = min64(t->first, cap);
     int64_t rest = cap - p.first, newest = min64(t->newest, rest);
-    /* Everything that is always attended has a slot: rounded up, and more slots than tokens are useless. */
+    /* The window is rounded up, so that every token that is always attended has a slot. */
     p.window = newest > 0 ? 2 * power_below(newest - 1) : 0;
     if (newest == 1) p.window = 1;
     p.slots = power_below(slots < (size_t)rest ? (int64_t)slots : rest);
@@ -56,7 +57,8 @@ static status open_layer(row_tier *t, kv_near *n, err *e)
     return ST_OK;
 }
 
-static bool exact_rows_near(const row_tier *t)
+/* True if the float rows of a quantized store are in device memory. */
+static bool float_rows_near(const row_tier *t)
 {
     return kv_has_codes(&t->spec->kv) && t->lim->prompt > 0;
 }
@@ -70,7 +72,7 @@ static status host_open(row_tier *t, err *e)
         if (!t->layers[l]) continue;
         t->near[l] = near_sizes(t);
         t->near[l].count = t->moved;
-        t->near[l].exact = exact_rows_near(t);
+        t->near[l].exact = float_rows_near(t);
         if (!kv_has_codes(&t->spec->kv)) TRY(open_layer(t, &t->near[l], e));
     }
     return ST_OK;
@@ -95,12 +97,12 @@ static void host_plan(const row_tier *t, attn_bytes *part, size_t *slow)
 {
     const kv_format *f = &t->spec->kv;
     const size_t n = (size_t)t->n, heads = (size_t)t->shape->n_kv_heads;
-    size_t row = kv_exact_bytes(f, heads, (size_t)t->shape->head_dim, 1), near = 0;
+    size_t row = kv_plain_bytes(f, heads, (size_t)t->shape->head_dim, 1), near = 0;
     *slow += part->kv;
     part->kv = 0;
     if (!t->lim->at_once) return;
-    if (exact_rows_near(t)) {
-        near = n * (size_t)kv_exact_rows(f, t->lim->prompt, t->lim->n_tokens) * row;
+    if (float_rows_near(t)) {
+        near = n * (size_t)kv_float_rows(f, t->lim->prompt, t->lim->n_tokens) * row;
         *slow -= near;
     } else if (!kv_has_codes(f)) {
         kv_near p = near_sizes(t);
@@ -110,9 +112,9 @@ static void host_plan(const row_tier *t, attn_bytes *part, size_t *slow)
     part->kv = near;
 }
 
-static bool in_host(const row_tier *t, bool exact)
+static bool in_host(const row_tier *t, bool plain)
 {
-    return !(exact && t->near && exact_rows_near(t));
+    return !(plain && t->near && float_rows_near(t));
 }
 
 static status host_add(row_tier *t, kv_rows *r, int layer, err *e)

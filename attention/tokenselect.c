@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* TokenSelect: all rows are kept; a window of a prompt, or a decode step, attends the first `sink` tokens, the newest
- * ones, and of those between the `budget` best by the votes of all heads, one list for a layer. doc/methods.md 12.4.
+/* TokenSelect: all rows are kept. A prompt window or a decode step attends the first `sink` tokens, the newest tokens,
+ * and the `budget` best of the tokens between them, by the votes of all heads: one list per layer. doc/methods.md 12.4.
  *
- * Keys are stored raw. Votes are softmaxes of exact scores of the window's mean query, turned to the distance `local`
- * of every key. With `reuse` a layer holds the votes and the query of its last selection: where the next query is
- * alike, the choice is made of these votes again, which gives the same tokens, and no key is read for it. */
+ * Keys are stored raw. Votes are softmaxes of exact scores of the window's mean query, rotated to the distance `local`
+ * from every key. With `reuse` a layer holds the votes and the query of its last selection. If the next query is
+ * similar, these votes are used again. They select the same tokens without reading keys. */
 #include "config.h"
 
 #include <stddef.h>
@@ -19,31 +19,32 @@ enum { P_SINK, P_LOCAL, P_WINDOW, P_REUSE };
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 128, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended", 512, 1, 1 << 20},
-    [P_WINDOW] = {"window", NULL, "prompt tokens that choose together; chunks are multiples of it", 512, 1, 1 << 20},
-    [P_REUSE] = {"reuse", NULL,
-                 "percent of cosine from which on a query takes the selection of an earlier one; 0: never", 0, 0, 101},
+    [P_WINDOW] = {"window", NULL, "prompt tokens that choose together; --chunk must be a multiple", 512, 1, 1 << 20},
+    [P_REUSE] = {"reuse", NULL, "minimum cosine in percent at which a query reuses an earlier selection; 0: never", 0,
+                 0, 101},
     {.key = NULL},
 };
 
-enum { TOKEN_REUSE_MOST = 16 }; /* times in a row that a selection is taken again */
+enum { TOKEN_REUSE_MOST = 16 }; /* most consecutive reuses of a selection */
 
-/* What a strategy asks for. */
 typedef struct {
     int64_t sink, local, window, k;
-    int64_t reuse; /* percent of cosine, 0: never */
+    int64_t reuse; /* least cosine in percent; 0: never */
 } token_rule;
 
 typedef struct {
     token_rule rule;
     gathered_rows rows;
-    buf queries, weights, probe; /* f32 of a window: queries at the distance, their weights, their mean */
+    buf queries, weights, probe; /* f32: a window's queries at the distance, their weights, their mean */
+    buf probe_table;             /* rotation of these queries */
+    size_t window;               /* most of them */
     buf score, votes;            /* f32 [n_heads][tokens]; [tokens] each */
-    buf idx, range;              /* i32 tokens of the layer at work; i64 [2] */
+    buf idx, range;              /* i32 selected tokens of the current layer; i64 [2] */
     buf *held_probe, *held;      /* reuse: token_cache.probe, and f32 [tokens] votes */
     buf *state;                  /* token_cache.state */
 } token_select;
 
-/* Tokens that a step attends at most. */
+/* Returns the most tokens that a step attends. */
 static int64_t token_attended(const token_rule *r)
 {
     return r->sink + r->local + r->k;
@@ -64,15 +65,15 @@ static void select_regions(const attn_spec *s, attn_regions *r)
 
 /* ---- memory ---- */
 
-/* Newest tokens of a list for n queries, which are always among them. */
+/* Returns the newest tokens of a list for n queries, including the queries' own tokens. */
 static int64_t newest_of(const token_rule *r, int64_t n)
 {
     return max64(r->local, n);
 }
 
-/* Queries of a window, rows of a list, places that rotations are asked for. */
+/* Queries of a window, rows of a list, positions of the rotation table. */
 typedef struct {
-    int64_t window, rows, places;
+    int64_t window, rows, positions;
 } token_sizes;
 
 static token_sizes sizes_of(const token_rule *r, const attn_limits *lim)
@@ -90,8 +91,9 @@ static void select_declare(attn_decl *d)
     const token_sizes n = sizes_of(r, d->lim);
     const int64_t all = d->lim->n_tokens;
     size_t heads = (size_t)d->shape->n_heads, dim = heads * (size_t)d->shape->head_dim * sizeof(float);
-    gathered_declare(d, AT(rows), n.rows, n.places);
+    gathered_declare(d, AT(rows), n.rows, n.positions);
     decl_scratch(d, AT(queries), "queries", dim, n.window);
+    decl_bytes(d, MEM_SCRATCH, AT(probe_table), "queries", (size_t)n.window * 2 * attn_pairs(d->shape) * sizeof(float));
     decl_scratch(d, AT(weights), "queries", sizeof(float), n.window);
     decl_scratch(d, AT(probe), "queries", dim, 1);
     decl_scratch(d, AT(score), "scores", heads * sizeof(float), all);
@@ -114,7 +116,8 @@ static void select_reset(attn_view *v)
     const token_sizes n = sizes_of(r, v->lim);
     const int64_t none[TOKEN_STATE] = {[TOKEN_AGAIN] = -1};
     c->rule = *r;
-    gathered_reset(v, &c->rows, n.rows, n.places);
+    c->window = (size_t)n.window;
+    gathered_reset(v, &c->rows, n.rows, n.positions);
     for (int l = 0; l < v->shape->n_layers && r->reuse; l++)
         if (v->layers[l]) v->be->ops->upload(v->be, c->state[l], none, sizeof none);
 }
@@ -122,13 +125,17 @@ static void select_reset(attn_view *v)
 static void select_begin(attn_view *v, const attn_part *p)
 {
     token_select *c = v->own;
-    gathered_begin(v, &c->rows, p);
+    const buf from = buf_at(c->rows.count, (size_t)c->rule.local * sizeof(int64_t));
+    if (!gathered_begin(v, &c->rows, p)) return;
+    /* Raw keys, before rotation, lack the factor mscale, so the queries have it twice. */
+    v->be->ops->rope_table(v->be, c->probe_table, from, c->window, p->freq, attn_pairs(v->shape),
+                           p->mscale * p->mscale);
 }
 
 /* ---- a window ---- */
 
-/* Tokens [seen, n) are visible to its first query; of these [seen, head) and [tail, n) are forced, k of [lo, tail) are
- * to choose. */
+/* Tokens of a window's selection: [seen, head) and [tail, n) are forced, and k of [lo, tail) are selected. The first
+ * query sees the tokens from `seen` on. */
 typedef struct {
     int64_t seen, head, lo, tail, n, k;
 } token_cut;
@@ -145,22 +152,22 @@ static token_cut cut_of(const attn_view *v, const attn_part *p, int layer)
     return c;
 }
 
-/* The mean of the window's queries, each as far from its own place as `local` is from the first one's. */
-static buf probe_of(const attn_turn *t)
+/* Returns the mean of the window's queries; query i is rotated to the position local + i. */
+static buf probe_of(const attn_task *t)
 {
     const token_select *c = t->v->own;
     const backend_ops *o = t->v->be->ops;
     size_t heads = (size_t)t->v->shape->n_heads, d = (size_t)t->v->shape->head_dim;
-    buf table = buf_at(c->rows.table, (size_t)c->rule.local * d * sizeof(float)), none = {NULL};
-    o->rope(t->v->be, c->queries, t->q_raw, table, t->p.n_tok, heads, d, d / 2);
+    buf none = {NULL};
+    o->rope(t->v->be, c->queries, t->q_raw, c->probe_table, t->p.n_tok, heads, d, attn_pairs(t->v->shape));
     if (t->p.n_tok == 1) return c->queries;
     o->block->probe(t->v->be, c->probe, c->weights, c->queries, t->p.n_tok, heads * d, none, none, 0);
     return c->probe;
 }
 
-/* Votes of the candidates, by position. A raw key has no factor mscale of its own. Where a selection is used again,
- * votes are the held ones. */
-static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
+/* Returns the votes (summed softmax scores of the heads) of the candidate tokens, by position; with `reuse` those kept
+ * from an earlier step if the query is similar. */
+static buf votes_of(const attn_task *t, int layer, const token_cut *a)
 {
     const token_select *c = t->v->own;
     const attn_view *v = t->v;
@@ -183,7 +190,7 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
                          .stride = stride,
                          .state = state,
                          .votes = c->votes,
-                         .scale = v->shape->scale * t->p.mscale,
+                         .scale = v->shape->scale,
                          .read = v->read};
     o->token->score(v->be, &s);
     if (!again) return c->votes;
@@ -191,7 +198,7 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
     return c->held[layer];
 }
 
-static void select_one(const attn_turn *t, int layer)
+static void select_one(const attn_task *t, int layer)
 {
     token_select *c = t->v->own;
     const token_cut a = cut_of(t->v, &t->p, layer);
@@ -221,20 +228,19 @@ static void select_one(const attn_turn *t, int layer)
     sel->attended = n;
 }
 
-static void select_tokens(const attn_turn *t, size_t n, int layer)
+static void select_tokens(const attn_task *t, size_t n, int layer)
 {
     for (size_t i = 0; i < n; i++) select_one(&t[i], layer);
 }
 
 /* ---- between forwards ---- */
 
-/* A selection that later queries made is not that of an earlier one. */
+/* Fails with `reuse` if a selection may come from later queries. */
 static const char *select_rewind(attn_view *v, int64_t n)
 {
     const token_select *c = v->own;
     if (n == v->length) return NULL;
-    if (c->rule.reuse && v->length > token_attended(&c->rule))
-        return "selections that are used again come from later queries";
+    if (c->rule.reuse && v->length > token_attended(&c->rule)) return "reused selections depend on later queries";
     return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
 }
 
@@ -252,7 +258,7 @@ static status select_state(attn_view *v, attn_state *s, err *e)
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
-/* Rows hold keys before rotation: attention over them rounds otherwise than that of `full`. */
+/* Rows hold unrotated keys, so attention rounds differently from `full`. */
 static bool select_exact_prompt(const attn_view *v, int64_t n)
 {
     (void)v;
@@ -265,7 +271,7 @@ static bool select_exact_prompt(const attn_view *v, int64_t n)
 static const char *select_alone(const attn_spec *s)
 {
     (void)s;
-    return "the shares of all heads' softmax that a vote adds";
+    return "a vote adds the softmax of the heads of all ranks";
 }
 
 static const attn_family windows_of_tokens = {.retrieves = true, .windows = true, .alone = select_alone};
@@ -284,6 +290,7 @@ const attn_method attn_tokenselect = {
     .def_budget = 2048,
     .reuse = ATTN_REUSE_ANY,
     .reuse_unless = "reuse",
+    .check = attn_check_ropes,
     .regions = select_regions,
     .hooks = {.declare = select_declare,
               .reset = select_reset,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* TOVA: after each step the token goes that the latest query attended least. doc/methods.md section 5.
+/* TOVA: each step drops the token that the latest query attended least. doc/methods.md section 5.
  *
- * Nothing is protected, not even the new token. */
+ * No token is protected, not even the new one. */
 #include "config.h"
 
 #include "attention/evict.h"
@@ -22,7 +22,7 @@ static void tova_rule(const attn_spec *s, evict_rule *r)
     r->each_chunk = s->value[P_PREFILL] == 1;
 }
 
-/* The last query's row. */
+/* Scores the entries by the weights of the last query. */
 static void tova_observe(attn_view *v, const attn_part *p, int layer, buf q, buf lse)
 {
     const evict_ctx *c = v->own;
@@ -37,7 +37,7 @@ static const evict_kind tova_kind = {.rule = tova_rule};
 
 const attn_method attn_tova = {
     .name = "tova",
-    .summary = "TOVA: drop what the latest query attends least",
+    .summary = "TOVA: drop the token that the latest query attends least",
     .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; doc/methods.md 5, deviations 5.7",
     .params = params,
     .family = &attn_evict,

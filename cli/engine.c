@@ -8,7 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/find_model.h"
 #include "cli/output.h"
+#include "cli/values.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/spin.h"
@@ -16,40 +18,83 @@
 
 /* ---- folders ---- */
 
-/* The first of two folders that has the file; NULL: none. */
-static const char *first_with(const char *const places[2], const char *file)
+enum { PATH_BYTES = 4096 };
+
+/* Writes the program's path, or "" if it is unknown. */
+static void program_path(char out[PATH_BYTES])
 {
-    for (size_t i = 0; i < 2; i++) {
-        char *path = path_join(places[i], file);
+    ssize_t n = readlink("/proc/self/exe", out, PATH_BYTES - 1);
+    out[n < 0 ? 0 : n] = 0;
+}
+
+/* Removes the last component of a path. */
+static void cut_component(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash) *slash = 0;
+}
+
+/* Finds a folder of data that has the file `has`: below the prefix of the program, in the source tree if the program is
+ * in its build folder, where the program was configured to be installed, and in the source tree of any other copy. */
+static bool find_data(char out[PATH_BYTES], const char *installed, const char *source, const char *has)
+{
+    char prefix[PATH_BYTES];
+    program_path(prefix);
+    bool built = strncmp(prefix, BUILDDIR "/", sizeof BUILDDIR) == 0;
+    cut_component(prefix);
+    cut_component(prefix);
+    for (int place = 0; place < 4; place++) {
+        if (place == 1 && !built) continue;
+        if (place == 0) snprintf(out, PATH_BYTES, "%.4000s/share/kvasir/%s", prefix, installed);
+        else if (place == 2) snprintf(out, PATH_BYTES, "%s/%s", PKGDATADIR, installed);
+        else snprintf(out, PATH_BYTES, "%s/%s", SRCDIR, source);
+        char *path = path_join(out, has);
         bool there = path && file_exists(path);
         mem_free(path);
-        if (there) return places[i];
+        if (there) return true;
     }
-    return NULL;
+    return false;
 }
 
 status cli_model_dir(const char **dir, const char *given, err *e)
 {
-    static const char *const places[] = {SRCDIR "/model/demo", PKGDATADIR "/demo"};
-    if ((*dir = given)) return dir_exists(given) ? ST_OK : err_set(e, ST_IO, "-m %s: no such folder", given);
-    if ((*dir = first_with(places, "config.json"))) return ST_OK;
-    return err_set(e, ST_IO, "the built-in model is not there (looked for %s); name a model with -m DIR", places[1]);
+    static char own[PATH_BYTES];
+    static char *found; /* path of the last model that was found by its name or in a folder */
+    if (given) {
+        mem_free(found);
+        found = NULL;
+        if (dir_exists(given)) TRY(cli_find_gguf(&found, given, e));
+        else if (!file_exists(given)) TRY(cli_find_model(&found, given, e));
+        *dir = found ? found : given;
+        return ST_OK;
+    }
+    *dir = own;
+    if (find_data(own, "demo", "model/demo", "config.json")) return ST_OK;
+    return err_set(e, ST_IO, "built-in model not found in %s; name a model with -m DIR", PKGDATADIR "/demo");
+}
+
+status cli_open_tokenizer(tokenizer **out, const char *dir, err *e)
+{
+    TRY(tokenizer_open(out, dir, e));
+    const char *warning = tokenizer_warning(*out);
+    if (warning) out_note("warning: %s", warning);
+    return ST_OK;
 }
 
 status cli_data_dir(const char **dir, err *e)
 {
-    static const char *const places[] = {SRCDIR "/eval", PKGDATADIR "/eval"};
-    if ((*dir = first_with(places, "DATA.md"))) return ST_OK;
-    return err_set(e, ST_IO, "the evaluation data is not there (looked for %s)", places[1]);
+    static char own[PATH_BYTES];
+    *dir = own;
+    if (find_data(own, "eval", "eval", "DATA.md")) return ST_OK;
+    return err_set(e, ST_IO, "evaluation data not found in %s", PKGDATADIR "/eval");
 }
 
 void cli_bound_spin(char **argv)
 {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    if (!spin_bound() || n < 0 || (size_t)n == sizeof path) return;
-    path[n] = 0;
-    execv(path, argv); /* by its own name, which tools show */
+    char path[PATH_BYTES];
+    program_path(path);
+    if (!spin_bound() || !path[0]) return;
+    execv(path, argv); /* under its own name, which tools display */
     execv("/proc/self/exe", argv);
 }
 
@@ -61,74 +106,71 @@ status cli_check_draft_weights(const engine_options *o, err *e)
     if (!text) return ST_OK;
     if (strcmp(text, dtype_name(DT_Q8)) != 0 && strcmp(text, dtype_name(DT_Q4)) != 0)
         return err_set(e, ST_USAGE, "--draft-weights: '%.40s' is not one of: q8 q4", text);
-    return o->draft ? ST_OK : err_set(e, ST_USAGE, "--draft-weights %s: needs --draft with a strategy", text);
+    return o->draft ? ST_OK : err_set(e, ST_USAGE, "--draft-weights %s: requires --draft with a strategy", text);
 }
 
 status cli_parse_weights(dtype *out, const char *text, err *e)
 {
-    for (dtype t = DT_F32; t < DT_COUNT; t++)
-        if (strcmp(text, dtype_name(t)) == 0) {
-            *out = t;
-            return ST_OK;
-        }
+    *out = dtype_named(text);
+    if (*out <= DT_Q4) return ST_OK;
     return err_set(e, ST_USAGE, "--weights: '%.40s' is not one of: bf16 f16 f32 q8 q4", text);
 }
 
-/* $XDG_CACHE_HOME/kvasir, or ~/.cache/kvasir; NULL: neither is known. mem_free. A path that is not
- * absolute is ignored, as the XDG base directory specification says. */
-static char *cache_folder(void)
+static void note_line(void *ctx, const char *line)
 {
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *base = NULL, *dir = NULL;
-    if (xdg && xdg[0] == '/') return path_join(xdg, "kvasir");
-    if (home && home[0] == '/') base = path_join(home, ".cache");
-    if (base) dir = path_join(base, "kvasir");
-    mem_free(base);
-    return dir;
-}
-
-static void say(void *ctx, const char *line)
-{
-    (void)ctx;
+    progress **shown = ctx;
+    progress_end(*shown);
+    *shown = NULL;
     out_note("%s", line);
 }
 
-/* Converts m, or (out) makes a copy of it in another type, by way of the cache file. */
+static bool show_progress(void *ctx, int64_t done, int64_t total)
+{
+    progress **shown = ctx;
+    if (!*shown) *shown = progress_start("converting weights, %");
+    progress_set(*shown, 100 * done / total, 100);
+    return !cli_interrupted();
+}
+
+/* Converts m, or with out a copy of it, to another type by means of the cache file. */
 static status convert(model *m, model **out, const model_options *o, weights_options *to, err *e)
 {
-    char *dir = o->no_cache ? NULL : cache_folder();
+    char *dir = o->no_cache ? NULL : cli_cache_folder();
     to->cache_dir = dir;
-    to->say = say;
-    status st = out ? model_convert_beside(out, m, to, e) : model_convert(m, to, e);
+    progress *shown = NULL;
+    to->report = note_line;
+    to->progress = show_progress;
+    to->ctx = &shown;
+    status st = out ? model_convert_copy(out, m, to, e) : model_convert(m, to, e);
+    progress_end(shown);
     mem_free(dir);
     return st;
 }
 
-status cli_hold_weights(model *m, const model_options *o, bool plan, err *e)
+status cli_convert_weights(model *m, const model_options *o, bool plan, err *e)
 {
-    weights_options to = {.plan = plan};
-    if (!o->weights) return ST_OK;
-    TRY(cli_parse_weights(&to.type, o->weights, e));
+    weights_options to = {.type = DT_COUNT, .plan = plan};
+    if (o->weights) TRY(cli_parse_weights(&to.type, o->weights, e));
     return convert(m, NULL, o, &to, e);
 }
 
-/* Bytes of a block. */
+/* Returns the bytes of 16 rows of 256 columns. */
 static size_t size_of(dtype t)
 {
-    return weight_bytes(t, QBLOCK_ROWS, QBLOCK_COLS);
+    return weight_bytes(t, QBLOCK_ROWS, QBLOCK_MOST);
 }
 
 status cli_draft_type(dtype *out, dtype type, const char *text, err *e)
 {
     TRY(cli_parse_weights(out, text, e));
     if (size_of(*out) < size_of(type)) return ST_OK;
-    return err_set(e, ST_USAGE, "--draft-weights %s: smaller ones than the model's are expected, which are %s", text,
+    return err_set(e, ST_USAGE, "--draft-weights %s: must be smaller than the model's weights, %s", text,
                    dtype_name(type));
 }
 
-/* Makes the model of --draft-weights from g->m, whose matrices are float (plan: of any type). type: in which they are
- * held. */
-static status hold_draft(engine *g, dtype type, bool plan, err *e)
+/* Makes the model of --draft-weights from g->m, whose matrices are float (plan: any type). type: type of its
+ * matrices. */
+static status convert_draft(engine *g, dtype type, bool plan, err *e)
 {
     weights_options to = {.option = "--draft-weights", .plan = plan};
     if (!g->o.draft_weights) return ST_OK;
@@ -136,18 +178,19 @@ static status hold_draft(engine *g, dtype type, bool plan, err *e)
     return convert(g->m, &g->draft, &g->o.model, &to, e);
 }
 
-/* Matrices in the types that were asked for. Blocks are made of those in the files, which quantizing the model gives
- * up: the draft's come first then. A float type converts the embedding too, which the draft shares: they come last. */
-static status hold_all(engine *g, err *e)
+/* Converts the matrices to the requested types. Blocks are quantized from the types in the files, which quantizing the
+ * model discards: the draft's are then made first. A float type also converts the embedding, which the draft shares:
+ * the draft's are then made last. */
+static status convert_all(engine *g, err *e)
 {
     dtype type = g->m->type;
     if (g->o.model.weights) TRY(cli_parse_weights(&type, g->o.model.weights, e));
     bool first = dtype_in_qblocks(type);
-    model_close(g->draft); /* of the plan */
+    model_close(g->draft); /* the planned model */
     g->draft = NULL;
-    if (first) TRY(hold_draft(g, type, false, e));
-    TRY(cli_hold_weights(g->m, &g->o.model, false, e));
-    return first ? ST_OK : hold_draft(g, type, false, e);
+    if (first) TRY(convert_draft(g, type, false, e));
+    TRY(cli_convert_weights(g->m, &g->o.model, false, e));
+    return first ? ST_OK : convert_draft(g, type, false, e);
 }
 
 /* ---- the engine ---- */
@@ -200,6 +243,41 @@ status engine_check_session(const engine *g, const attn_spec *spec, int64_t n_to
     return st;
 }
 
+bool cli_context_is_max(const char *text)
+{
+    return text && strcmp(text, "max") == 0;
+}
+
+/* Finds the longest session, and reports it. */
+static status find_longest(int64_t *n, const engine *g, const attn_spec *spec, const drafter *d, size_t room, err *e)
+{
+    const decoder_options o = engine_decoder(g, 1);
+    memory_plan p;
+    int64_t most = g->m->config.max_positions;
+    size_t have = g->be->ops->available(g->be);
+    if (room == 0) room = have ? have / 10 * 9 : SIZE_MAX;
+    TRY(session_longest(n, g->m, &o, spec, drafter_session(d, most), room, e));
+    TRY(session_plan(&p, g->m, &o, spec, drafter_session(d, *n), e));
+    out_note("--ctx max: %lld tokens, %s; KV %.1f MB and index %.1f MB of %.1f MB available", (long long)*n,
+             *n == most ? "the model's positions" : "as memory allows", (double)p.kv / 1e6, (double)p.index / 1e6,
+             (double)have / 1e6);
+    return ST_OK;
+}
+
+status engine_context(int64_t *n, const engine *g, const attn_spec *spec, const char *text, size_t room, err *e)
+{
+    const draft_options drafts = engine_drafts(&g->o);
+    drafter *d;
+    if (!cli_context_is_max(text)) {
+        TRY(cli_parse_size(n, text, "--ctx", e));
+        return *n >= 1 ? ST_OK : err_set(e, ST_USAGE, "--ctx %s: expected at least 1 token", text);
+    }
+    TRY(drafter_create(&d, &drafts, spec, e));
+    status st = find_longest(n, g, spec, d, room, e);
+    drafter_free(d);
+    return st;
+}
+
 status engine_open_decoder(engine *g, size_t max_batch, err *e)
 {
     const char *gemm = g->o.device.gemm;
@@ -215,15 +293,15 @@ status engine_find(engine *g, const engine_options *o, bool need_tokenizer, err 
 {
     const char *dir;
     *g = (engine){.o = *o};
-    dtype unused; /* a wrong word shows before anything is read */
+    dtype unused; /* reports an invalid word before anything is read */
     if (o->model.weights) TRY(cli_parse_weights(&unused, o->model.weights, e));
     TRY(cli_check_draft_weights(o, e));
     TRY(cli_model_dir(&dir, o->model.dir, e));
     status st = cli_open_backend(&g->be, &o->device, e);
     if (st == ST_OK) st = model_find(&g->m, dir, NULL, g->be, e);
-    if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
-    if (st == ST_OK) st = cli_hold_weights(g->m, &o->model, true, e);
-    if (st == ST_OK) st = hold_draft(g, g->m->type, true, e);
+    if (st == ST_OK && need_tokenizer) st = cli_open_tokenizer(&g->tok, dir, e);
+    if (st == ST_OK) st = cli_convert_weights(g->m, &o->model, true, e);
+    if (st == ST_OK) st = convert_draft(g, g->m->type, true, e);
     if (st != ST_OK) engine_close(g);
     return st;
 }
@@ -232,7 +310,7 @@ status engine_load(engine *g, size_t max_batch, err *e)
 {
     if (g->dec) return ST_OK;
     TRY(model_load(g->m, e));
-    TRY(hold_all(g, e));
+    TRY(convert_all(g, e));
     return engine_open_decoder(g, max_batch, e);
 }
 

@@ -14,23 +14,23 @@
 
 status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err *e)
 {
-    *out = (attn_options){.skip = a->skip, .certify = a->certify, .kv = kv_exact(DT_F16)};
+    *out = (attn_options){.skip = a->skip, .certify = a->certify, .kv = kv_plain(DT_F16)};
     if (a->kv) TRY(kv_format_parse(&out->kv, a->kv, "--kv", e));
     if (!a->kv_tier) return ST_OK;
     out->tier = place;
     return kv_tier_parse(place, a->kv_tier, e);
 }
 
-/* State of reading a list of strategies. */
+/* State while reading a list of strategies. */
 typedef struct {
     lineup *l;
     attn_options o;
     kv_tier tier;
-    const int64_t *budget; /* of each strategy; -1: its own */
+    const int64_t *budget; /* budgets of each strategy; -1: its own */
     size_t n_budget, n_names;
 } reading;
 
-/* True if the strategy at this budget equals one before: it has no budget, or one of its own. */
+/* True if the strategy at this budget repeats an earlier row, because it has no budget or its own. */
 static bool is_repeat(const attn_spec *s, const lineup *l)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -57,7 +57,7 @@ static status add_name(reading *r, const char *name, err *e)
     return ST_OK;
 }
 
-/* Adds a word of --attn: a strategy, or with "all" the whole table. */
+/* Adds a word of --attn: a strategy, or "all". */
 static status add_word(void *ctx, const char *word, err *e)
 {
     if (strcmp(word, "all") != 0) return add_name(ctx, word, e);
@@ -74,7 +74,7 @@ status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, 
     TRY(attn_args_read(&r.o, &r.tier, a, e));
     status st = cli_each(a->names ? a->names : "full", add_word, &r, e);
     if (st == ST_OK && r.n_names != 1)
-        st = err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", command, r.n_names);
+        st = err_set(e, ST_USAGE, "--attn: %s accepts one strategy, found %zu", command, r.n_names);
     if (st == ST_OK) *out = l.run[0].spec;
     lineup_free(&l);
     return st;
@@ -83,7 +83,7 @@ status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, 
 void cli_warn_length(const model *m, const char *option, int64_t n)
 {
     if (n > m->config.max_positions)
-        out_note("warning: %s %lld goes beyond the model's max_position_embeddings of %lld", option, (long long)n,
+        out_note("warning: %s %lld exceeds the model's max_position_embeddings of %lld", option, (long long)n,
                  (long long)m->config.max_positions);
 }
 
@@ -134,7 +134,7 @@ status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *
     return n > 0 ? ST_OK : err_set(e, l->why[0].code, "no strategy can run: %.200s", l->why[0].msg);
 }
 
-/* Sessions that are to be checked. */
+/* Parameters of the check of sessions. */
 typedef struct {
     const engine *g;
     int64_t limit;
@@ -169,24 +169,33 @@ json_t *lineup_row_json(const attn_spec *s)
     return json_pack("{s:s, s:s, s:o}", "attn", s->text, "params", params, "budget", lineup_budget_json(s));
 }
 
-status lineup_print_row(const attn_spec *s, int width, int budget_width, err *e)
+void lineup_columns(const lineup *l, table *t)
+{
+    size_t width = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        size_t n = strlen(l->run[i].spec.text);
+        if (n > width) width = n;
+    }
+    table_column(t, TABLE_KEY | TABLE_LEFT, width, "strategy");
+    table_column(t, TABLE_KEY, 0, "budget");
+}
+
+void lineup_cells(const attn_spec *s, table *t)
 {
     char budget[24];
     lineup_budget_text(budget, sizeof budget, s);
-    return out_printf(e, "%-*s %*s", width, s->text, budget_width, budget);
+    table_cell(t, "%s", s->text);
+    table_cell(t, "%s", budget);
 }
 
-int lineup_width(const lineup *l)
+void lineup_counts(const attn_spec *s, table *t)
 {
-    int width = 8;
-    for (size_t i = 0; i < l->n; i++) {
-        int len = (int)strlen(l->run[i].spec.text);
-        if (len > width) width = len;
-    }
-    return width;
+    char counts[16];
+    attn_budget_counts(s, counts);
+    table_cell(t, "%s", counts);
 }
 
-/* The value of gqa of a strategy, in `out`; false: it has none. */
+/* Writes the gqa value of a strategy to `out`. False: it has none. */
 static bool gqa_of(const attn_spec *s, char out[32])
 {
     char params[512];
@@ -198,7 +207,7 @@ static bool gqa_of(const attn_spec *s, char out[32])
     return true;
 }
 
-/* Whether a row before has the same method with the same gqa: it is named once. */
+/* True if an earlier row has the same method and gqa, which is then not printed again. */
 static bool gqa_is_named(const lineup *l, size_t row, const char *gqa)
 {
     char other[32];
@@ -213,23 +222,34 @@ status lineup_print_terms(const lineup *l, err *e)
 {
     char gqa[32];
     const char *before = "gqa, how query heads share a selection:";
-    TRY(out_printf(e, ", skip %s\n", l->skip));
+    paragraph(", skip %s", l->skip);
+    TRY(paragraph_end(2, e));
     for (size_t i = 0; i < l->n; i++) {
         if (!gqa_of(&l->run[i].spec, gqa) || gqa_is_named(l, i, gqa)) continue;
-        TRY(out_printf(e, "%s %s %s", before, attn_method_name(l->run[i].spec.method), gqa));
+        paragraph("%s %s %s", before, attn_method_name(l->run[i].spec.method), gqa);
         before = ",";
     }
-    return out_printf(e, before[0] == ',' ? " (per_q: each its own, as in Quest's code)\n\n" : "\n");
+    if (before[0] == ',') {
+        paragraph(" (per_q: each its own, as in Quest's code)");
+        TRY(paragraph_end(2, e));
+    }
+    return out_printf(e, "\n");
+}
+
+status lineup_print_reason(const char *why, err *e)
+{
+    paragraph("  - %s", why);
+    return paragraph_end(4, e);
 }
 
 status lineup_print_why(const lineup *l, err *e)
 {
     for (size_t i = 0; i < l->n; i++)
-        if (l->why[i].code != ST_OK) TRY(out_printf(e, "  - %s\n", l->why[i].msg));
+        if (l->why[i].code != ST_OK) TRY(lineup_print_reason(l->why[i].msg, e));
     return ST_OK;
 }
 
-/* True if a row runs and leaves prompts in the cache. */
+/* True if a row can run and cache its prompts. */
 static bool can_reuse(const lineup *l, size_t i, err *why)
 {
     return l->why[i].code == ST_OK && prefix_cache_check(&l->run[i].spec, NULL, "--prefix-disk", why) == ST_OK;
@@ -239,7 +259,7 @@ status lineup_check_reuse(const lineup *l, const engine_options *o, err *e)
 {
     size_t n = 0;
     err why = {0};
-    drafter *d; /* over any row */
+    drafter *d; /* the check holds for any row */
     const draft_options drafts = engine_drafts(o);
     TRY(drafter_create(&d, &drafts, &l->run[0].spec, e));
     const attn_spec *draft = drafter_session(d, 0).draft;
@@ -253,12 +273,12 @@ status lineup_check_reuse(const lineup *l, const engine_options *o, err *e)
     return ST_OK;
 }
 
-void lineup_say_shared(const char *what, const batch_job *job)
+void lineup_note_shared(const char *what, const batch_job *job)
 {
     if (job->cache)
-        out_note("%s: %lld of %lld prompt tokens were known", what, (long long)job->cached_tokens,
+        out_note("%s: %lld of %lld prompt tokens were cached", what, (long long)job->cached_tokens,
                  (long long)job->prompt_tokens);
     if (job->prefills != job->prefills_done)
-        out_note("%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved", what,
+        out_note("%s: %lld prompts needed %lld prefills because strategies shared them; about %.1f s saved", what,
                  (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);
 }

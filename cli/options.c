@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* From the words of a command line to the options of a command. argp reads them and prints --help. */
+/* Parses command lines with argp, which also prints --help. */
 #include "config.h"
 
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +12,12 @@
 #include "cli/output.h"
 #include "kernels/base/nearest.h"
 
-/* FIRST_KEY: argp's keys of options without a letter are numbered from here. */
+/* FIRST_KEY: first argp key of options without a letter */
 enum { MAX_OPTIONS = 80, FIRST_KEY = 256 };
 
-/* The options of a command as argp has them: argp[i] is row[i]. */
+/* Options of a command for argp; argp[i] is row[i]. -h and a terminator follow. */
 typedef struct {
-    struct argp_option argp[MAX_OPTIONS + 1];
+    struct argp_option argp[MAX_OPTIONS + 2];
     const cli_option *row[MAX_OPTIONS];
     size_t n;
     const command *cmd;
@@ -33,7 +34,7 @@ const cli_option *options_of(const command *cmd, size_t i)
     return NULL;
 }
 
-/* Where --help lists an option: with those of the model, of replies, or of the command. */
+/* Returns the section of an option in --help: model, replies or command. */
 static int section_of(const cli_option *o)
 {
     if (o->groups & (OPTIONS_COMMON | OPTIONS_MODEL | OPTIONS_LENGTH)) return 1;
@@ -47,14 +48,15 @@ static void collect(parsing *p)
         p->argp[p->n] = (struct argp_option){
             o->name, o->letter ? o->letter : FIRST_KEY + (int)p->n, o->arg, 0, o->help, section_of(o)};
     }
+    p->argp[p->n] = (struct argp_option){NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0}; /* -h is --help */
 }
 
-/* ---- names that nobody knows ---- */
+/* ---- unknown options ---- */
 
-/* Options that argp adds by itself. */
+/* Options that argp adds itself. */
 static const struct argp_option argp_own[] = {{"help", '?', 0, 0, 0, 0}, {"usage", 1, 0, 0, 0, 0}, {0}};
 
-/* The option of a word "--name" or "--name=value", n bytes of a name that may be shortened; NULL: there is none. */
+/* Returns the option of a word "--name" or "--name=value". name[0, n) may be abbreviated. NULL: unknown. */
 static const struct argp_option *find_option(const struct argp_option *o, const char *name, size_t n, nearest *near)
 {
     for (; o->name || o->key; o++) {
@@ -72,8 +74,8 @@ static const struct argp_option *find_letter(const struct argp_option *o, int le
     return NULL;
 }
 
-/* Unknown long options, which argp would report without a hint and in two lines. Options may be shortened, as
- * getopt_long has it; argp reports whatever else is wrong. */
+/* Reports unknown long options in one line with a hint, unlike argp. Options may be abbreviated as in getopt_long; argp
+ * reports other errors. */
 static status check_names(const struct argp_option *options, int argc, char **argv, err *e)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -103,10 +105,10 @@ static status check_names(const struct argp_option *options, int argc, char **ar
 
 /* ---- values ---- */
 
-/* One line, where argp_error adds others. */
+/* prints one line, unlike argp_error */
 #define wrong_usage(state, ...) argp_failure(state, 2, 0, __VA_ARGS__)
 
-/* "--name", or "-n" without one. */
+/* Writes "--name", or "-n" for an option without a name. */
 static const char *spelling(const cli_option *o, char out[64])
 {
     if (o->name) snprintf(out, 64, "--%s", o->name);
@@ -138,10 +140,10 @@ static uint64_t seed(struct argp_state *state, const cli_option *o, const char *
 {
     char *end, name[64];
     errno = 0;
-    unsigned long long v = strtoull(text, &end, 10);
-    if (end == text || *end || errno || text[0] == '-')
-        wrong_usage(state, "%s: '%s' is not a whole number", spelling(o, name), text);
-    return v;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < 0)
+        wrong_usage(state, "%s: '%s', expected a whole number from 0 to %lld", spelling(o, name), text, LLONG_MAX);
+    return (uint64_t)v;
 }
 
 void *options_part(const command *cmd, void *options, option_place in)
@@ -165,7 +167,7 @@ static void add_text(struct argp_state *state, text_options *t, const cli_option
 {
     const int most = sizeof t->text / sizeof *t->text;
     char name[64];
-    if (t->n == most) wrong_usage(state, "%s: at most %d texts", spelling(o, name), most);
+    if (t->n == most) wrong_usage(state, "%s: given more than %d times", spelling(o, name), most);
     t->text[t->n++] = text;
 }
 
@@ -187,6 +189,7 @@ static error_t on_key(int key, char *arg, struct argp_state *state)
     parsing *p = state->input;
     for (size_t i = 0; i < p->n; i++)
         if (p->argp[i].key == key) return take(state, p, p->row[i], arg), 0;
+    if (key == 'h') argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
     if (key != ARGP_KEY_ARG) return ARGP_ERR_UNKNOWN;
     const char **argument = options_part(p->cmd, p->options, IN_ARGUMENT);
     if (!argument || *argument) wrong_usage(state, "unexpected argument '%s'", arg);
@@ -194,14 +197,26 @@ static error_t on_key(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
+/* Returns the description of a command. */
+static const char *about_of(const char *name)
+{
+    size_t n = strlen(name);
+    for (const command_about *a = command_abouts; a->names; a++)
+        for (const char *c = a->names; c; c = strstr(c, ", ") ? strstr(c, ", ") + 2 : NULL)
+            if (strncmp(c, name, n) == 0 && (c[n] == 0 || c[n] == ',')) return a->text;
+    return "";
+}
+
 status options_parse(void *options, const command *cmd, int argc, char **argv, err *e)
 {
-    static char name[64]; /* argp keeps it in argv[0] */
+    static char name[64]; /* argp keeps a pointer to it in argv[0] */
     parsing p = {.cmd = cmd, .options = options};
     collect(&p);
     for (size_t i = 0; i < p.n; i++) set_default(&p, p.row[i]);
-    struct argp argp = {p.argp, on_key, cmd->args, cmd->summary, NULL, NULL, NULL};
-    snprintf(name, sizeof name, "run %s", cmd->name);
+    char doc[4096];
+    snprintf(doc, sizeof doc, "%s\v%s", cmd->summary, about_of(cmd->name));
+    struct argp argp = {p.argp, on_key, *cmd->args ? cmd->args : NULL, doc, NULL, NULL, NULL};
+    snprintf(name, sizeof name, "%s %s", program_invocation_short_name, cmd->name);
     argv[0] = name;
     argp_err_exit_status = 2;
     TRY(check_names(p.argp, argc, argv, e));
@@ -215,7 +230,7 @@ int options_printed(void)
 {
     err e = {0};
     if (out_flush(&e) == ST_OK) return 0;
-    fprintf(stderr, "run: %s\n", e.msg);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
     return 1;
 }
 
@@ -225,7 +240,7 @@ int options_help_attn(const char *name)
     if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) {
         err e = {0};
         attn_method_unknown("--help-attn", name, &e);
-        fprintf(stderr, "run: %s\n", e.msg);
+        fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
         return 2;
     }
     attn_print_help(stdout, m);

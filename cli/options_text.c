@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What follows from the tables of commands and options: a section of the man page, and completion in a shell. */
+/* Man page section and shell completion, generated from the tables of commands and options. */
 #include "config.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 /* ---- the man page ---- */
 
-/* Text as troff has it. Words that begin with a dash are options: bold. */
+/* Prints text for troff. Words that begin with a dash are options, in bold. */
 static void put_text(const char *s)
 {
     bool bold = false, start = true;
@@ -45,7 +45,7 @@ static void put_option(const cli_option *o)
     putchar('\n');
     if (o->man) {
         put_text(o->man);
-    } else { /* a line of --help as a sentence */
+    } else { /* makes a line of --help a sentence */
         putchar(toupper((unsigned char)o->help[0]));
         put_text(o->help + 1);
         putchar('.');
@@ -53,7 +53,7 @@ static void put_option(const cli_option *o)
     putchar('\n');
 }
 
-/* The commands that take a shared option, as text. */
+/* Lists the commands that have a shared option. */
 static void takers(char *out, size_t size, unsigned groups)
 {
     size_t n = 0, of = 0, all = 0, k = 0;
@@ -68,26 +68,45 @@ static void takers(char *out, size_t size, unsigned groups)
     }
 }
 
+static void put_commands(void)
+{
+    puts(".SH COMMANDS");
+    for (const command_about *a = command_abouts; a->names; a++) {
+        fputs(".TP\n\\fB", stdout);
+        for (const char *c = a->names; *c; c++) {
+            if (*c == ',') fputs("\\fR, \\fB", stdout), c++;
+            else putchar(*c);
+        }
+        fputs("\\fR", stdout);
+        for (const command *const *c = commands; *c; c++)
+            if (*(*c)->args && strcmp((*c)->name, a->names) == 0) printf(" \\fI%s\\fR", (*c)->args);
+        putchar('\n');
+        put_text(a->text);
+        putchar('\n');
+    }
+}
+
 void options_print_man(void)
 {
     char last[512] = "", now[512];
+    put_commands();
     puts(".SH OPTIONS");
     for (const cli_option *const *t = option_tables; *t; t++)
         for (const cli_option *o = *t; o->help; o++) {
             takers(now, sizeof now, o->groups);
-            if (strcmp(now, last) != 0) printf("%sOf %s:\n", last[0] ? ".PP\n" : "", now);
+            if (strcmp(now, last) != 0) printf("%sFor %s:\n", last[0] ? ".PP\n" : "", now);
             strcpy(last, now);
             put_option(o);
         }
     for (const command *const *c = commands; *c; c++) {
-        if ((*c)->own) printf(".PP\nOf %s:\n", (*c)->name);
+        if ((*c)->own) printf(".PP\nFor %s:\n", (*c)->name);
         for (const cli_option *o = (*c)->own; o && o->help; o++) put_option(o);
     }
 }
 
 /* ---- completion ---- */
 
-/* The words of "auto|builtin". */
+/* Prints the words of a list such as "auto|builtin". */
 static void print_choices(const char *arg)
 {
     for (const char *s = arg; *s; s += strcspn(s, "|"), s += *s == '|') printf("%.*s\n", (int)strcspn(s, "|"), s);
@@ -98,7 +117,7 @@ static void print_strategies(void)
     for (const attn_method *const *m = attn_methods(); *m; m++) puts(attn_method_name(*m));
 }
 
-/* Values of the option that a word is; false: it is none that takes a value. */
+/* Completes the value of the option `word`. False: it is not an option with a value. */
 static bool complete_value(const command *cmd, const char *word)
 {
     const cli_option *o;
@@ -120,7 +139,7 @@ static void complete_names(const char *first)
         if (n == 0) printf("%.*s\n", (int)strcspn(name, " "), name);
         else if (strncmp(name, first, n) == 0 && name[n] == ' ') puts(name + n + 1);
     }
-    if (n == 0) puts("--help\n--help-attn\n--version");
+    if (n == 0) puts("help\n--help\n--help-attn\n--version");
 }
 
 void options_complete(int n, char **words)

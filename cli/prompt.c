@@ -14,17 +14,37 @@
 
 enum { MAX_TEXT_BYTES = 1 << 28 };
 
-status cli_check_template(const char *name, err *e)
+/* Adds K=V to the arguments: V as JSON, else as text. */
+static status add_argument(json_t *args, const char *text, err *e)
 {
-    const char *const *known = chat_template_names();
-    char list[160] = "";
-    size_t n = 0;
-    if (!name) return ST_OK;
-    for (; *known && n < sizeof list; known++) {
-        if (strcmp(*known, name) == 0) return ST_OK;
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *known);
-    }
-    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", name, list);
+    const char *equals = strchr(text, '=');
+    char *key = mem_strdup(text);
+    if (!key) return err_set(e, ST_NOMEM, "out of memory");
+    if (equals) key[equals - text] = 0;
+    json_t *v = equals ? json_loads(equals + 1, JSON_DECODE_ANY, NULL) : NULL;
+    if (equals && !v) v = json_string(equals + 1);
+    const bool good = v && *key && json_object_set_new(args, key, v) == 0;
+    mem_free(key);
+    return good ? ST_OK : err_set(e, ST_USAGE, "--template-arg %.60s: expected NAME=VALUE", text);
+}
+
+status cli_template_args(json_t **out, const template_options *o, err *e)
+{
+    status st = (*out = json_object()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    for (int i = 0; i < o->args.n && st == ST_OK; i++) st = add_argument(*out, o->args.text[i], e);
+    if (st == ST_OK) return ST_OK;
+    json_decref(*out);
+    *out = NULL;
+    return st;
+}
+
+status cli_set_template(tokenizer *t, const template_options *o, err *e)
+{
+    json_t *args;
+    TRY(cli_template_args(&args, o, e));
+    status st = tokenizer_set_template_args(t, args, e);
+    json_decref(args);
+    return st == ST_OK ? tokenizer_set_template(t, o->name, e) : st;
 }
 
 status cli_read_text(char **text, size_t *n, const prompt_source *p, comm *ranks, err *e)
@@ -35,9 +55,8 @@ status cli_read_text(char **text, size_t *n, const prompt_source *p, comm *ranks
         *text = mem_strdup(p->text);
         return *text ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     }
-    if (p->file) return file_read(text, n, p->file, MAX_TEXT_BYTES, e);
-    if (!ranks || ranks->rank == 0) TRY(file_read_stream(text, n, stdin, "standard input", MAX_TEXT_BYTES, e));
-    return ranks_share_text(ranks, text, n, e);
+    if (!ranks || ranks->rank == 0) TRY(file_read_text(text, n, p->file ? p->file : "-", MAX_TEXT_BYTES, e));
+    return ranks_broadcast_text(ranks, text, n, e);
 }
 
 status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e)
@@ -48,9 +67,8 @@ status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e)
     *dir = NULL;
     if (colon && strchr(colon, '/')) colon = NULL;
     if (colon && (cli_parse_size(&size, colon + 1, "--prefix-disk", &why) != ST_OK || size < 1))
-        return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' behind the folder, expected a size such as 500M",
-                       colon + 1);
-    if (colon == text || !*text) return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' names no folder", text);
+        return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' after the folder, expected a size such as 500M", colon + 1);
+    if (colon == text || !*text) return err_set(e, ST_USAGE, "--prefix-disk: '%.40s': missing folder name", text);
     if (!(*dir = mem_strdup(text))) return err_set(e, ST_NOMEM, "out of memory");
     if (colon) (*dir)[colon - text] = 0;
     *bytes = (uint64_t)size;
@@ -100,7 +118,7 @@ status cli_open_prefix(prefix_cache **out, const prefix_args *a, const char *ctx
                               .quiet = out_is_quiet()};
     *out = NULL;
     if (!a->disk) return ST_OK;
-    if (ctx) TRY(cli_parse_size(&o.ctx, ctx, "--ctx", e));
+    if (ctx && !cli_context_is_max(ctx)) TRY(cli_parse_size(&o.ctx, ctx, "--ctx", e));
     TRY(cli_parse_prefix(&dir, &o.disk, a->disk, e));
     o.dir = dir;
     prefix_small_pages();

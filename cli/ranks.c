@@ -3,6 +3,7 @@
 
 #include "cli/ranks.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ void ranks_hush(void)
     close(null);
 }
 
-/* Errors are printed again. */
+/* Lets errors be printed again. */
 static void end_hush(void)
 {
     if (own_stderr < 0) return;
@@ -37,7 +38,7 @@ static void end_hush(void)
     own_stderr = -1;
 }
 
-/* ---- what ranks have in common ---- */
+/* ---- agreement of ranks ---- */
 
 typedef struct {
     char version[32], options[SHA256_HEX];
@@ -58,7 +59,7 @@ static status check_same(comm *ranks, const char *command, int argc, char **argv
             st = err_set(e, ST_USAGE, "rank %d is version %.31s, rank 0 version %.31s", r, all[r].version,
                          all[0].version);
         else if (strcmp(all[r].options, all[0].options) != 0)
-            st = err_set(e, ST_USAGE, "rank %d was started with other options than rank 0", r);
+            st = err_set(e, ST_USAGE, "rank %d has other options than rank 0", r);
     }
     mem_free(all);
     return st;
@@ -67,14 +68,14 @@ static status check_same(comm *ranks, const char *command, int argc, char **argv
 static status check_number(int n, int tp, err *e)
 {
     if (tp == 0 || tp == n) return ST_OK;
-    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; leave --tp out, or say mpirun -n %d", tp, n,
+    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; omit --tp, or use mpirun -n %d", tp, n,
                    n == 1 ? "" : "s", tp);
 }
 
 status ranks_refuse(const comm *ranks, const char *option, err *e)
 {
     if (!ranks || ranks->size == 1) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks", option, ranks->size);
+    return err_set(e, ST_USAGE, "%s: supports one process, not %d ranks", option, ranks->size);
 }
 
 int ranks_launch(comm **ranks, const char *command, int tp)
@@ -85,7 +86,7 @@ int ranks_launch(comm **ranks, const char *command, int tp)
     if (tp < 2 || comm_launched(&launched, NULL) != ST_OK || launched) return -1;
     status st = comm_fork(ranks, tp, &rc, &e);
     if (*ranks) return -1;
-    if (e.msg[0]) fprintf(stderr, "run %s: %s\n", command, e.msg);
+    if (e.msg[0]) fprintf(stderr, "%s %s: %s\n", program_invocation_short_name, command, e.msg);
     return st == ST_OK ? rc : st == ST_USAGE ? 2 : 1;
 }
 
@@ -96,19 +97,19 @@ status ranks_open(comm **ranks, const char *command, bool alone, int tp, int arg
     if ((*ranks)->size > 1) {
         cli_leave_interrupt();
         TRY(check_same(*ranks, command, argc, argv, e));
-        if (alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", (*ranks)->size);
+        if (alone) return err_set(e, ST_USAGE, "supports one process, not %d ranks", (*ranks)->size);
     }
     return check_number((*ranks)->size, tp, e);
 }
 
-bool ranks_speaks(comm *ranks, int rc)
+bool ranks_reports(comm *ranks, int rc)
 {
     return ranks ? comm_speaker(ranks, rc) == ranks->rank : own_stderr < 0;
 }
 
-/* ---- from the first to all ---- */
+/* ---- broadcast ---- */
 
-status ranks_share_text(comm *c, char **text, size_t *n, err *e)
+status ranks_broadcast_text(comm *c, char **text, size_t *n, err *e)
 {
     int64_t size = *text ? (int64_t)*n : -1;
     if (!c || c->size == 1) return ST_OK;

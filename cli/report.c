@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "kernels/base/file.h"
 
 /* ---- reports ---- */
 
@@ -34,10 +35,10 @@ json_t *report_sizes(const int64_t *x, size_t n)
     return a;
 }
 
-/* A path may be anything but UTF-8, which JSON must be: then it is written as an err shows it. */
+/* Returns a path as JSON. Bytes that are not UTF-8 are replaced as in error messages. */
 static json_t *name_json(const char *path)
 {
-    char *real = realpath(path, NULL); /* the name of "." or "model/" */
+    char *real = realpath(path, NULL); /* resolves the name of "." or "model/" */
     const char *at = real ? real : path, *slash = strrchr(at, '/'), *name = slash && slash[1] ? slash + 1 : at;
     err shown = {0};
     err_set(&shown, ST_OK, "%s", name);
@@ -66,24 +67,13 @@ static json_t *report_object(const char *command, const engine *g, json_t *optio
     return o;
 }
 
-static status check_writable(const char *option, const char *path, err *e)
-{
-    out_file o;
-    if (!path) return ST_OK;
-    TRY(out_file_open(&o, option, path, e));
-    fclose(o.f);
-    unlink(o.tmp);
-    free(o.tmp);
-    return ST_OK;
-}
-
 static status check_apart(const char *a_option, const char *a, const char *b_option, const char *b, err *e)
 {
     struct stat x, y;
     if (!a || !b) return ST_OK;
-    bool same =
-        strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
-    return same ? err_set(e, ST_USAGE, "%s %s: is the file of %s too", a_option, a, b_option) : ST_OK;
+    bool same = strcmp(a, b) == 0 || (out_is_stdout(a) && out_is_stdout(b)) ||
+                (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+    return same ? err_set(e, ST_USAGE, "%s %s: same file as %s", a_option, a, b_option) : ST_OK;
 }
 
 status report_check(const result_options *o, err *e)
@@ -91,8 +81,8 @@ status report_check(const result_options *o, err *e)
     TRY(check_apart("--json", o->json, "-o", o->output, e));
     TRY(check_apart("--csv", o->csv, "-o", o->output, e));
     TRY(check_apart("--csv", o->csv, "--json", o->json, e));
-    TRY(check_writable("--json", o->json, e));
-    return check_writable("--csv", o->csv, e);
+    if (o->json) TRY(out_file_check("--json", o->json, e));
+    return o->csv ? out_file_check("--csv", o->csv, e) : ST_OK;
 }
 
 status report_write(const result_options *o, const engine *g, json_t *options, json_t *results, json_t *extra, err *e)
@@ -108,4 +98,11 @@ status report_write(const result_options *o, const engine *g, json_t *options, j
     }
     json_decref(all);
     return st;
+}
+
+status report_check_end(const result_options *o, status st, err *e)
+{
+    if (st != ST_INTERRUPTED || !o->json) return st;
+    *e = (err){0};
+    return err_set(e, st, "interrupted; --json %s was not written", path_tail(o->json));
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "commands/generate.h"
 #include "eval/evaluation.h"
+#include "kernels/base/fold.h"
 #include "kernels/base/nearest.h"
 
-/* Every command, in the order of the help: X defines `const command X_command` in its own file or folder. */
+/* Every command in the order of the help. X defines `const command X_command` in its own file or folder. */
 #define COMMANDS(X)                                                                                                    \
     X(generate)                                                                                                        \
     X(chat)                                                                                                            \
@@ -28,6 +30,7 @@
     X(fidelity)                                                                                                        \
     X(agree)                                                                                                           \
     X(accept)                                                                                                          \
+    X(divergence)                                                                                                      \
     X(drift)                                                                                                           \
     X(gsm8k)                                                                                                           \
     X(math)                                                                                                            \
@@ -36,6 +39,7 @@
     X(mmlu)                                                                                                            \
     X(score)                                                                                                           \
     X(info)                                                                                                            \
+    X(template)                                                                                                        \
     X(tokenize)                                                                                                        \
     X(logits)
 
@@ -45,13 +49,13 @@ COMMANDS(DECLARE)
 const command *const commands[] = {COMMANDS(ROW) NULL};
 const cli_option *const option_tables[] = {shared_rows, reply_rows, prefix_rows, evaluation_rows, NULL};
 
-/* argv[1], with argv[2] behind it. */
+/* Joins argv[1] and argv[2]. */
 static void two_words(char out[64], char **argv, int argc)
 {
     snprintf(out, 64, "%s %s", argv[1], argc > 2 ? argv[2] : "");
 }
 
-/* Returns the command whose measure argv[3] names; NULL: none. */
+/* Returns the command of the measure argv[3], or NULL. */
 static const command *find_measure(char **argv, int argc, int *n)
 {
     static const char option[] = "--measure=";
@@ -82,8 +86,62 @@ void command_unknown(char **argv, int argc)
     char two[64];
     nearest near;
     two_words(two, argv, argc);
-    const char *found = strcmp(argv[1], "eval") == 0 && argc > 2 && argv[2][0] != '-' ? two : argv[1];
+    bool is_eval = strcmp(argv[1], "eval") == 0 && argc > 2 && argv[2][0] != '-';
+    const char *found = is_eval ? two : argv[1];
     nearest_start(&near, found);
     for (const command *const *c = commands; *c; c++) nearest_try(&near, (*c)->name, strlen((*c)->name));
-    fprintf(stderr, "run: unknown command '%s'%s\n\n", found, nearest_hint(&near));
+    fprintf(stderr, "%s: unknown command '%s'%s; '%s help%s' lists the commands\n", program_invocation_short_name,
+            found, nearest_hint(&near), program_invocation_short_name, is_eval ? " eval" : "");
+}
+
+/* ---- help ---- */
+
+/* Returns the second word of a command of two words, or NULL. */
+static const char *evaluation_name(const command *c)
+{
+    return strncmp(c->name, "eval ", 5) == 0 ? c->name + 5 : NULL;
+}
+
+static void print_command(FILE *f, const char *name, const char *summary)
+{
+    int at = fprintf(f, "  %-13s  ", name);
+    fold_print(f, summary, at, at);
+}
+
+void command_evaluations(FILE *f)
+{
+    const char *program = program_invocation_short_name;
+    fprintf(f, "usage: %s eval NAME [OPTION...]\n\n", program);
+    for (const command *const *c = commands; *c; c++)
+        if (evaluation_name(*c)) print_command(f, evaluation_name(*c), (*c)->summary);
+    fprintf(f, "\n'%s help eval NAME' lists the options of an evaluation.\n", program);
+}
+
+/* Appends a word to a list. */
+static void add_word(char *list, size_t size, const char *word)
+{
+    size_t n = strlen(list);
+    snprintf(list + n, size - n, "%s%s", n ? ", " : "", word);
+}
+
+void command_usage(FILE *f)
+{
+    const char *program = program_invocation_short_name;
+    char evaluations[512] = "", strategies[512] = "", last[128];
+    fprintf(f, "kvasir " PACKAGE_VERSION ": LLM inference with KV-cache retrieval built in\n\n");
+    fprintf(f, "usage: %s COMMAND [OPTION...]\n\n", program);
+    for (const command *const *c = commands; *c; c++) {
+        if (evaluation_name(*c)) add_word(evaluations, sizeof evaluations, evaluation_name(*c));
+        else print_command(f, (*c)->name, (*c)->summary);
+    }
+    print_command(f, "eval NAME", evaluations);
+    fprintf(f, "\n");
+    for (const attn_method *const *m = attn_methods(); *m; m++)
+        add_word(strategies, sizeof strategies, attn_method_name(*m));
+    int at = fprintf(f, "Strategies (--attn): ");
+    fold_print(f, strategies, at, 2);
+    snprintf(last, sizeof last, "'%s help COMMAND' lists a command's options, '%s --help-attn' the strategies.",
+             program, program);
+    fprintf(f, "\n");
+    fold_print(f, last, 0, 0);
 }

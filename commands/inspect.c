@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* ./run info, tokenize and logits: looking into a model folder. */
+/* ./run info, tokenize and logits: inspect a model folder. */
 #include "config.h"
 
 #include <errno.h>
@@ -11,6 +11,8 @@
 #include "cli/command.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "model/generation_config.h"
+#include "tokenizer/call_support.h"
 
 enum { MAX_TEXT = 1 << 30, N_BEST = 10 };
 
@@ -28,19 +30,95 @@ static json_t *info_json(const model *m, const tokenizer *t)
 
 typedef struct {
     tool_options t;
-    const char *dir; /* the argument */
+    const char *dir; /* positional argument */
 } info_options;
+
+/* Prints the ids that end generation. */
+static status show_stops(const tokenizer *t, err *e)
+{
+    token_list l = {0};
+    status st = tokenizer_eos_ids(t, &l, e);
+    if (st == ST_OK) st = out_write("stop tokens   ", 14, e);
+    for (size_t i = 0; i < l.n && st == ST_OK; i++) {
+        bool seen = false;
+        for (size_t k = 0; k < i; k++) seen |= l.ids[k] == l.ids[i];
+        if (!seen) st = out_printf(e, " %d", (int)l.ids[i]);
+    }
+    token_list_free(&l);
+    return st == ST_OK ? out_write("\n", 1, e) : st;
+}
+
+/* Prints the format of tool calls and the marker of thinking that the chat template supports. */
+static status show_calls(const tokenizer *t, err *e)
+{
+    call_support s;
+    if (!tokenizer_chat_template(t)) return ST_OK;
+    TRY(call_support_find(&s, t, NULL, e));
+    const char *format = s.format ? s.format->name : s.prints_tools ? "unknown format" : "none";
+    return out_printf(e, "tool calls     %s%s%s\n", format, s.think_open ? "; thinking " : "",
+                      s.think_open ? s.think_open : "");
+}
+
+static status show_sampling(const char *dir, err *e)
+{
+    sampler_options unused = {0};
+    char text[GENERATION_TEXT];
+    TRY(generation_config_read(&unused, text, dir, e));
+    return *text ? out_printf(e, "sampling       %s (generation_config.json)\n", text) : ST_OK;
+}
+
+/* ---- memory of a context ---- */
+
+/* Stores that hold a prompt in their own type; the others hold its float rows first. */
+static const char *const stores[] = {"f16", "q8", "q4"};
+enum { STORES = sizeof stores / sizeof *stores };
+
+/* Adds the bytes of keys and values of n tokens under full attention; "-" for a store that does not fit the model. */
+static void add_bytes(table *t, const model *m, const char *store, int64_t n)
+{
+    attn_spec spec;
+    attn_options o = {0};
+    memory_plan p;
+    err unused = {0};
+    const decoder_options d = {0};
+    status st = kv_format_parse(&o.kv, store, "store", &unused);
+    if (st == ST_OK) st = attn_spec_parse(&spec, "full", &o, &unused);
+    if (st == ST_OK) st = session_plan(&p, m, &d, &spec, session_of(n), &unused);
+    if (st == ST_OK) table_cell(t, "%.1f MB", (double)(p.kv + p.index) / 1e6);
+    else table_cell(t, "-");
+}
+
+/* Prints the memory of keys and values for some lengths up to the model's positions. */
+static status show_contexts(const model *m, err *e)
+{
+    table t = {0};
+    int64_t most = m->config.max_positions;
+    TRY(out_printf(e, "\nkeys and values of full attention, by --kv:\n"));
+    table_column(&t, 0, 9, "tokens");
+    for (size_t i = 0; i < STORES; i++) table_column(&t, 0, 10, stores[i]);
+    for (int64_t n = 4096;; n = n * 4 < most ? n * 4 : most) {
+        if (n > most) n = most;
+        table_cell(&t, "%lld", (long long)n);
+        for (size_t i = 0; i < STORES; i++) add_bytes(&t, m, stores[i], n);
+        if (n == most) break;
+    }
+    return table_print(&t, e);
+}
 
 static status show_model(const result_options *o, engine *g, err *e)
 {
     err why = {0};
     model_print_info(g->m, stdout);
-    if (tokenizer_open(&g->tok, g->m->name, &why) == ST_OK) {
+    if (cli_open_tokenizer(&g->tok, g->m->name, &why) == ST_OK) {
         const char *name = tokenizer_chat_template(g->tok);
         TRY(out_printf(e, "tokenizer      %s\nchat template  %s\n", tokenizer_describe(g->tok), name ? name : "none"));
+        TRY(show_calls(g->tok, e));
+        TRY(show_stops(g->tok, e));
     } else {
         TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
     }
+    TRY(show_sampling(g->m->name, e));
+    TRY(show_contexts(g->m, e));
     TRY(out_flush(e));
     return o->json ? report_write(o, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
 }
@@ -51,11 +129,12 @@ static status cmd_info(void *options, err *e)
     const char *given = o->t.model.dir, *dir;
     const device_options cpu = {.name = "cpu"};
     engine g = {0};
-    if (o->dir && given) return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", given, o->dir);
+    if (o->dir && given) return err_set(e, ST_USAGE, "-m %.100s and %.100s: give one model folder", given, o->dir);
     TRY(cli_model_dir(&dir, o->dir ? o->dir : given, e));
     status st = cli_open_backend(&g.be, &cpu, e);
-    if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
-    if (st == ST_OK) st = cli_hold_weights(g.m, &o->t.model, true, e);
+    if (st == ST_OK) st = model_find(&g.m, dir, NULL, g.be, e);
+    if (st == ST_OK) st = model_load(g.m, e);
+    if (st == ST_OK) st = cli_convert_weights(g.m, &o->t.model, true, e);
     if (st == ST_OK) st = show_model(&o->t.out, &g, e);
     engine_close(&g);
     return st;
@@ -71,7 +150,7 @@ typedef struct {
 typedef struct {
     const tokenize_options *o;
     const tokenizer *t;
-    int64_t n_texts, n_tokens, n_bytes; /* of text */
+    int64_t n_texts, n_tokens, n_bytes; /* n_bytes: bytes of text */
 } converter;
 
 static void count(converter *v, size_t n_tokens, size_t n_bytes)
@@ -106,7 +185,7 @@ static status push_id(token_list *l, const tokenizer *t, long long id, err *e)
     return token_list_push(l, (int32_t)id, e);
 }
 
-/* Ids separated by white space. */
+/* Reads ids separated by white space. */
 static status read_ids(token_list *l, const tokenizer *t, const char *text, size_t n, err *e)
 {
     const char *p = text;
@@ -124,7 +203,7 @@ static status read_ids(token_list *l, const tokenizer *t, const char *text, size
     return err_set(e, ST_FORMAT, "standard input: '%.20s' is not a token id", p);
 }
 
-/* Prints the text of ids: alone, or (line) as {"text": ...}. */
+/* Prints the text of ids, plain or (line) as {"text": ...}. */
 static status decode(converter *v, const token_list *l, bool line, err *e)
 {
     char *text, *dump = NULL;
@@ -158,14 +237,14 @@ static status decode_list(converter *v, const json_t *ids, err *e)
     for (size_t i = 0; i < json_array_size(ids) && st == ST_OK; i++) {
         const json_t *id = json_array_get(ids, i);
         st = json_is_integer(id) ? push_id(&l, v->t, json_integer_value(id), e)
-                                 : err_set(e, ST_FORMAT, "standard input: \"ids\" holds something but integers");
+                                 : err_set(e, ST_FORMAT, "standard input: \"ids\": expected integers");
     }
     if (st == ST_OK) st = decode(v, &l, true, e);
     token_list_free(&l);
     return st;
 }
 
-/* A line {"text": "..."} gives one of ids; with --decode {"ids": [...]} gives one of {"text"}. */
+/* Converts a line {"text": "..."} to a line of ids, or with --decode {"ids": [...]} to {"text"}. */
 static status convert_line(converter *v, const char *line, size_t n, err *e)
 {
     json_error_t je;
@@ -174,10 +253,11 @@ static status convert_line(converter *v, const char *line, size_t n, err *e)
     status st;
     if (!j) st = err_set(e, ST_FORMAT, "standard input: not valid JSON: %.100s", je.text);
     else if (v->o->decode)
-        st = json_is_array(ids) ? decode_list(v, ids, e) : err_set(e, ST_FORMAT, "standard input: no list \"ids\"");
+        st = json_is_array(ids) ? decode_list(v, ids, e)
+                                : err_set(e, ST_FORMAT, "standard input: \"ids\": expected an array");
     else
         st = json_is_string(text) ? encode_text(v, json_string_value(text), json_string_length(text), e)
-                                  : err_set(e, ST_FORMAT, "standard input: no string \"text\"");
+                                  : err_set(e, ST_FORMAT, "standard input: \"text\": expected a string");
     json_decref(j);
     return st;
 }
@@ -187,10 +267,11 @@ static status convert_lines(converter *v, const char *text, size_t n, err *e)
     size_t number = 0;
     for (size_t at = 0; at < n;) {
         const char *nl = memchr(text + at, '\n', n - at);
-        size_t len = nl ? (size_t)(nl - text) - at : n - at;
+        size_t len = nl ? (size_t)(nl - text) - at : n - at, used = len;
         err why = {0};
         number++;
-        status st = len > 0 ? convert_line(v, text + at, len, &why) : ST_OK;
+        while (used > 0 && memchr(" \t\r", text[at + used - 1], 3)) used--;
+        status st = used > 0 ? convert_line(v, text + at, len, &why) : ST_OK;
         if (st != ST_OK) return err_set(e, st, "line %zu of %s", number, why.msg);
         at += len + 1;
     }
@@ -201,7 +282,7 @@ static status convert(converter *v, err *e)
 {
     char *text;
     size_t n;
-    TRY(file_read_stream(&text, &n, stdin, "standard input", MAX_TEXT, e));
+    TRY(file_read_text(&text, &n, "-", MAX_TEXT, e));
     status st = v->o->jsonl    ? convert_lines(v, text, n, e)
                 : v->o->decode ? decode_text(v, text, n, e)
                                : encode_text(v, text, n, e);
@@ -214,7 +295,7 @@ static status cmd_tokenize(void *options, err *e)
     const tokenize_options *o = options;
     engine g = {0};
     TRY(cli_model_dir(&g.name, o->t.model.dir, e));
-    TRY(tokenizer_open(&g.tok, g.name, e));
+    TRY(cli_open_tokenizer(&g.tok, g.name, e));
     converter v = {.o = o, .t = g.tok};
     status st = convert(&v, e);
     if (st == ST_OK && o->t.out.json) {
@@ -239,10 +320,10 @@ typedef struct {
     engine g;
     session *s;
     token_list ids;
-    FILE *f; /* of -o; NULL: none, or of another rank */
+    FILE *f; /* file of -o; NULL: none, or not the first rank */
     size_t vocab;
     int failed;  /* errno of a failed write */
-    float *last; /* [vocab] the last row */
+    float *last; /* [vocab] last row */
 } logits_run;
 
 static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
@@ -253,7 +334,7 @@ static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
     memcpy(s->last, logits + (n - 1) * s->vocab, s->vocab * sizeof(float));
 }
 
-/* NumPy's format 1.0: magic, version, header length, a Python dict padded to 64 bytes. */
+/* Writes the header of NumPy format 1.0: magic, version, header length, a Python dict padded to 64 bytes. */
 static bool write_npy_header(FILE *f, size_t rows, size_t cols)
 {
     char head[128];
@@ -273,14 +354,14 @@ static status parse_ids(const char *text, token_list *out, err *e)
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
-            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3", p);
+            return err_set(e, ST_USAGE, "--ids %.30s: expected token ids such as 1,2,3", p);
         TRY(token_list_push(out, (int32_t)v, e));
         if (!*end) return ST_OK;
         p = end + 1;
     }
 }
 
-/* The most likely next tokens, printed unless the logits go to a file, and added to list. Changes the logits. */
+/* Prints the most likely next tokens unless the logits go to a file, and adds them to list. Modifies the logits. */
 static status show_best(const engine *g, float *logits, bool print, json_t *list, err *e)
 {
     size_t vocab = (size_t)g->m->config.vocab;
@@ -318,7 +399,7 @@ static status report_logits(const logits_run *r, json_t *best, err *e)
     return report_write(out, &r->g, options, json_pack("[o]", result), NULL, e);
 }
 
-/* Feeds the ids; logits go into the file, the last row into r->last. */
+/* Feeds the ids; writes logits to the file and the last row to r->last. */
 static status feed(logits_run *r, err *e)
 {
     const char *path = r->o->run.out.output;
@@ -328,7 +409,7 @@ static status feed(logits_run *r, err *e)
     return session_prefill(&r->s, 1, r->ids.ids, r->ids.n, &p, e);
 }
 
-/* The same with the file of -o, which is complete or not there. */
+/* As feed, with the file of -o, which is complete or absent. */
 static status feed_file(logits_run *r, err *e)
 {
     const comm *ranks = r->o->run.engine.device.ranks;
@@ -353,7 +434,7 @@ static status run_logits(logits_run *r, const attn_spec *spec, err *e)
     TRY(MEM_NEW(&r->last, r->vocab, e));
     TRY(feed_file(r, e));
     if (out->output && !out->json) return ST_OK;
-    tokenizer_open(&r->g.tok, r->g.m->name, &unused); /* spellings, where there are any */
+    cli_open_tokenizer(&r->g.tok, r->g.m->name, &unused); /* for token texts, if there is a tokenizer */
     json_t *best = json_array();
     status st = show_best(&r->g, r->last, !out->output, best, e);
     if (st == ST_OK && out->json) st = report_logits(r, best, e);
@@ -366,8 +447,8 @@ static status cmd_logits(void *options, err *e)
     logits_options *o = options;
     logits_run r = {.o = o};
     attn_spec spec;
-    if (!o->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
-    if (!o->run.attn.kv) o->run.attn.kv = "f32"; /* to compare with other programs */
+    if (!o->ids) return err_set(e, ST_USAGE, "logits: requires --ids, such as --ids 1,2,3");
+    if (!o->run.attn.kv) o->run.attn.kv = "f32"; /* for comparison with other programs */
     if (!o->run.engine.device.gemm) o->run.engine.device.gemm = "builtin";
     TRY(attn_args_parse(&spec, &o->run.attn, o->run.out.command, e));
     TRY(engine_open(&r.g, &o->run.engine, 1, false, e));
@@ -382,29 +463,30 @@ static status cmd_logits(void *options, err *e)
 /* ---- options ---- */
 
 static const cli_option info_rows[] = {OPTION("weights", "TYPE", TEXT, AT(info_options, t.model.weights),
-                                              "sizes with matrices as bf16, f16, f32, q8 or q4"),
+                                              "show sizes with matrices as bf16, f16, f32, q8 or q4"),
                                        {0}};
 
 static const cli_option tokenize_rows[] = {
-    OPTION("jsonl", NULL, FLAG, AT(tokenize_options, jsonl), "lines {\"text\": ...} in, one line of ids each"),
-    OPTION("decode", NULL, FLAG, AT(tokenize_options, decode), "ids to text"),
-    OPTION("bos", NULL, FLAG, AT(tokenize_options, bos), "put BOS in front"),
+    OPTION("jsonl", NULL, FLAG, AT(tokenize_options, jsonl),
+           "read lines {\"text\": ...}; write one line of ids for each"),
+    OPTION("decode", NULL, FLAG, AT(tokenize_options, decode), "convert ids to text"),
+    OPTION("bos", NULL, FLAG, AT(tokenize_options, bos), "prepend BOS"),
     OPTION("special", NULL, FLAG, AT(tokenize_options, special),
            "read the spellings of special tokens as these tokens"),
     {0}};
 
 static const cli_option logits_rows[] = {
     OPTION("ids", "1,2,3", TEXT, AT(logits_options, ids), "token ids to feed"),
-    OPTION("last", NULL, FLAG, AT(logits_options, last), "the last row only"),
+    OPTION("last", NULL, FLAG, AT(logits_options, last), "only the last row"),
     {.letter = 'o',
      .arg = "FILE.npy",
      AT(logits_options, run.out.output),
-     .help = "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed"},
+     .help = "write float32 [tokens, vocab] (default: print the ten most likely next tokens)"},
     {0}};
 
 const command info_command = {.name = "info",
                               .args = "[DIR]",
-                              .summary = "what a model folder holds",
+                              .summary = "show the contents of a model folder",
                               .own = info_rows,
                               .size = sizeof(info_options),
                               .place[IN_ARGUMENT] = offsetof(info_options, dir),
@@ -413,7 +495,7 @@ const command info_command = {.name = "info",
 
 const command tokenize_command = {.name = "tokenize",
                                   .args = "",
-                                  .summary = "text on standard input to token ids, and back",
+                                  .summary = "convert text to token ids and back",
                                   .own = tokenize_rows,
                                   .size = sizeof(tokenize_options),
                                   .alone = true,
@@ -421,7 +503,7 @@ const command tokenize_command = {.name = "tokenize",
 
 const command logits_command = {.name = "logits",
                                 .args = "",
-                                .summary = "logits of given ids",
+                                .summary = "compute the logits of given ids",
                                 .groups = OPTIONS_MODEL,
                                 .own = logits_rows,
                                 .size = sizeof(logits_options),

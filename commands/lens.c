@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `lens`: what strategies read while a text is generated, as records or as a page that shows them. */
+/* ./run lens: the tokens that strategies read while a text is generated, as records or as a page. */
 #include "config.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@
 typedef struct {
     run_options run;
     prompt_source prompt;
-    const char *template_name, *drive;
+    template_options template;
+    const char *drive;
     int n_new;
     bool chat, ignore_eos;
 } lens_cmd_options;
@@ -24,9 +25,9 @@ typedef struct {
     lineup rows;
     attn_spec full, spec[LENS_STRATEGIES];
     token_list ids;
-    out_file out;  /* of -o */
-    bool page;     /* it gets the page, else the records */
-    json_t *model; /* its name */
+    out_file out;  /* file of -o */
+    bool page;     /* -o is a page; else records */
+    json_t *model; /* name of the model */
     lens *lens;
 } lens_run_cmd;
 
@@ -49,22 +50,22 @@ static status open_output(lens_run_cmd *r, err *e)
     return !r->page || page_begin(r->out.f) ? ST_OK : err_set(e, ST_IO, "-o %s: %s", path, strerror(errno));
 }
 
-/* ---- what is asked ---- */
+/* ---- input ---- */
 
 static status read_rows(lens_run_cmd *r, err *e)
 {
-    attn_options exact = {.kv = kv_exact(DT_F16)};
+    attn_options exact = {.kv = kv_plain(DT_F16)};
     TRY(lineup_read_budgets(&r->rows, &r->o->run.attn, "quest,streaming", "256", e));
     if (r->rows.n > LENS_STRATEGIES)
-        return err_set(e, ST_USAGE, "--attn and --budget: %zu strategies beside full, expected at most %d", r->rows.n,
-                       LENS_STRATEGIES);
+        return err_set(e, ST_USAGE, "--attn and --budget: %zu strategies in addition to full, expected at most %d",
+                       r->rows.n, LENS_STRATEGIES);
     for (size_t i = 0; i < r->rows.n; i++) r->spec[i] = r->rows.run[i].spec;
     if (r->o->run.attn.kv) TRY(kv_format_parse(&exact.kv, r->o->run.attn.kv, "--kv", e));
-    if (exact.kv.kind != KV_EXACT) exact.kv = kv_exact(DT_F16);
+    if (exact.kv.kind != KV_PLAIN) exact.kv = kv_plain(DT_F16);
     return attn_spec_parse(&r->full, "full", &exact, e);
 }
 
-/* --drive: `full`, or one of the strategies as the records name it. */
+/* Finds --drive: `full`, or a strategy by its name in the records. */
 static status find_drive(const lens_run_cmd *r, size_t *out, err *e)
 {
     const lens_cmd_options *o = r->o;
@@ -83,34 +84,49 @@ static status read_prompt(lens_run_cmd *r, err *e)
     const lens_cmd_options *o = r->o;
     char *text;
     size_t n;
-    if (o->prompt.text && o->prompt.file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
-    if (!o->chat && o->template_name) return err_set(e, ST_USAGE, "--template needs --chat");
+    if (o->prompt.text && o->prompt.file) return err_set(e, ST_USAGE, "-p and -f: mutually exclusive");
+    if (!o->chat && (o->template.name || o->template.args.n))
+        return err_set(e, ST_USAGE, "%s: requires --chat", o->template.name ? "--template" : "--template-arg");
+    if (o->chat) TRY(cli_set_template(r->g.tok, &o->template, e));
     TRY(cli_read_text(&text, &n, &o->prompt, o->run.engine.device.ranks, e));
-    const chat_message m = {"user", text};
-    unsigned bos = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
-    status st = o->chat ? chat_encode(r->g.tok, o->template_name, &m, 1, &r->ids, e)
-                        : tokenizer_encode(r->g.tok, text, n, bos, &r->ids, e);
+    json_t *list = NULL;
+    status st = o->chat ? chat_messages(&list, &(chat_message){"user", text}, 1, e) : ST_OK;
+    if (list) st = chat_encode(r->g.tok, &(chat_input){.messages = list}, &r->ids, e);
+    else if (st == ST_OK) st = tokenizer_encode_prompt(r->g.tok, text, n, true, &r->ids, e);
+    json_decref(list);
     mem_free(text);
     return st;
 }
 
 /* ---- results ---- */
 
+/* True if a strategy has means: not all of its layers are dense. */
+static bool has_means(const lens_means *m)
+{
+    return m->attended > 0;
+}
+
+static json_t *mean_json(const lens_means *m, double mean)
+{
+    return has_means(m) ? json_real(mean) : json_null();
+}
+
 static status print_means(const lens_run_cmd *r, err *e)
 {
-    int width = lineup_width(&r->rows);
+    table t = {0};
     if (!r->o->run.out.output) return out_flush(e);
-    TRY(out_printf(e, "lens: %zu tokens of prompt, means over steps, layers that are not dense, and heads", r->ids.n));
+    paragraph("lens: %zu tokens of prompt, means over steps, layers that are not dense, and heads", r->ids.n);
     TRY(lineup_print_terms(&r->rows, e));
-    TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, "strategy", "budget", "read", "missed"));
+    lineup_columns(&r->rows, &t);
+    table_column(&t, 0, 0, "read");
+    table_column(&t, 0, 0, "missed");
     for (size_t i = 0; i < r->rows.n; i++) {
-        char budget[24];
         lens_means m = lens_mean(r->lens, i);
-        lineup_budget_text(budget, sizeof budget, &r->spec[i]);
-        if (m.attended > 0)
-            TRY(out_printf(e, "%-*s %8s %9.1f %8.4f\n", width, r->spec[i].text, budget, m.attended, m.missed));
-        else TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, r->spec[i].text, budget, "-", "-"));
+        lineup_cells(&r->spec[i], &t);
+        if (has_means(&m)) table_number(&t, m.attended, 1), table_number(&t, m.missed, 4);
+        else table_rest(&t, "-");
     }
+    TRY(table_print(&t, e));
     return out_flush(e);
 }
 
@@ -120,9 +136,9 @@ static status write_report(const lens_run_cmd *r, err *e)
     json_t *results = json_array();
     for (size_t i = 0; i < r->rows.n; i++) {
         lens_means m = lens_mean(r->lens, i);
-        json_array_append_new(results,
-                              json_pack("{s:s, s:o, s:f, s:f}", "attn", r->spec[i].text, "budget",
-                                        lineup_budget_json(&r->spec[i]), "attended", m.attended, "missed", m.missed));
+        json_array_append_new(results, json_pack("{s:s, s:o, s:o, s:o}", "attn", r->spec[i].text, "budget",
+                                                 lineup_budget_json(&r->spec[i]), "attended", mean_json(&m, m.attended),
+                                                 "missed", mean_json(&m, m.missed)));
     }
     return report_write(&r->o->run.out, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL,
                         e);
@@ -168,7 +184,7 @@ static status start(lens_run_cmd *r, err *e)
     TRY(engine_find(&r->g, &r->o->run.engine, true, e));
     r->model = report_model(r->g.m->name);
     TRY(read_prompt(r, e));
-    cli_warn_length(r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->o->n_new);
+    cli_warn_length(r->g.m, "prompt plus -n,", (int64_t)r->ids.n + r->o->n_new);
     TRY(engine_load(&r->g, 1 + r->rows.n, e));
     for (size_t i = 0; i < r->rows.n; i++) TRY(attn_spec_check(&r->spec[i], decoder_attn_shape(r->g.dec), e));
     return open_output(r, e);
@@ -189,6 +205,7 @@ static status cmd_lens(void *options, err *e)
     }
     if (st == ST_OK) st = print_means(&r, e);
     if (st == ST_OK) st = write_report(&r, e);
+    st = report_check_end(&o->run.out, st, e);
     cli_clear_interrupt();
     lens_close(r.lens);
     json_decref(r.model);
@@ -202,23 +219,25 @@ static status cmd_lens(void *options, err *e)
 
 static const cli_option rows[] = {
     {.letter = 'p', .arg = "TEXT", OWN(prompt.text), .help = "prompt (default: standard input)"},
-    {.letter = 'f', .arg = "FILE", OWN(prompt.file), .help = "prompt from a file"},
+    {.letter = 'f', .arg = "FILE", OWN(prompt.file), .help = "read the prompt from a file"},
     OPTION("chat", NULL, FLAG, OWN(chat), "wrap the prompt in the model's chat template"),
-    OPTION("template", "NAME", TEXT, OWN(template_name), "chat template (default: the model's own)"),
-    {.letter = 'n', .arg = "N", WHOLE(1, 1 << 20, 32), OWN(n_new), .help = "most new tokens (default 32)"},
+    OPTION("template", "FILE|NAME|TEXT", TEXT, OWN(template.name),
+           "chat template: a Jinja file, a name or a Jinja text (default: the model's own)"),
+    OPTION("template-arg", "NAME=VALUE", .type = OPTION_TEXTS, OWN(template.args),
+           "variable of the chat template, such as enable_thinking=false; repeatable"),
+    {.letter = 'n', .arg = "N", WHOLE(1, 1 << 20, 32), OWN(n_new), .help = "maximum new tokens (default 32)"},
     OPTION("drive", "NAME", TEXT, OWN(drive),
-           "whose most likely tokens are generated: full (default) or a strategy of --attn"),
-    OPTION("ignore-eos", NULL, FLAG, OWN(ignore_eos), "go on after end-of-text"),
+           "strategy whose most likely tokens are generated: full (default) or one of --attn"),
+    OPTION("ignore-eos", NULL, FLAG, OWN(ignore_eos), "continue after end-of-text"),
     {.letter = 'o',
      .arg = "FILE",
      OWN(run.out.output),
-     .help = "FILE.html: a page that shows it, for a browser; else records, a line of JSON each (default: to standard "
-             "output)"},
+     .help = "FILE.html: page for a browser; else records, one JSON line each (default: standard output)"},
     {0}};
 
 const command lens_command = {.name = "lens",
                               .args = "",
-                              .summary = "show what strategies read of a prompt, against full attention",
+                              .summary = "show which tokens of a prompt strategies read",
                               .groups = OPTIONS_MODEL,
                               .own = rows,
                               .size = sizeof(lens_cmd_options),

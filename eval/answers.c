@@ -24,7 +24,7 @@ static bool is_undecided(const json_t *line)
     return json_is_true(json_object_get(line, "undecided"));
 }
 
-/* Opens n answers; freed also after an error. */
+/* Opens n answers. They must be freed also after an error. */
 static status open_answers(answers *a, const answers_layout *l, const evaluation *ev, size_t n, err *e)
 {
     *a = (answers){.n = n,
@@ -91,7 +91,7 @@ double answers_average(const answers *a, size_t row, size_t n, const bool *among
     return count ? sum / (double)count : (double)NAN;
 }
 
-/* Returns the smallest key beyond `after` of a group's answers; ANSWER_ANY: none. */
+/* Returns the smallest key greater than `after` among a group's answers; ANSWER_ANY: none. */
 static int64_t next_key(const answers *a, answer_group g, int level, int64_t after)
 {
     int64_t next = ANSWER_ANY;
@@ -151,25 +151,6 @@ status answers_costs(const answers *a, answer_group g, err *e)
 
 /* ---- JSON ---- */
 
-/* Adds the members of `from`, which it takes. */
-static bool add_members(json_t *o, json_t *from)
-{
-    bool good = json_object_update(o, from) == 0;
-    json_decref(from);
-    return good;
-}
-
-void json_add(json_t **list, json_t *element)
-{
-    if (*list && element && json_array_append(*list, element) == 0) {
-        json_decref(element);
-        return;
-    }
-    json_decref(element);
-    json_decref(*list);
-    *list = NULL;
-}
-
 static void add_cells(json_t **list, const answers_layout *l, const answers *a, size_t row, answer_group g, int level)
 {
     answer_group part = g;
@@ -180,7 +161,7 @@ static void add_cells(json_t **list, const answers_layout *l, const answers *a, 
     }
 }
 
-/* Returns each row's averages; NULL: out of memory. */
+/* Returns the averages of each row; NULL: out of memory. */
 static json_t *averages_json(const answers_layout *l, const answers *a)
 {
     json_t *list = json_array();
@@ -192,7 +173,7 @@ static json_t *averages_json(const answers_layout *l, const answers *a)
             double average = ran ? answers_average(a, row, a->t.ev->names.n, NULL) : (double)NAN;
             json_object_set_new(o, "average", results_real(average));
         }
-        json_add(&list, o);
+        list = results_append(list, o);
     }
     return list;
 }
@@ -213,13 +194,14 @@ static status write_json(const answers_layout *l, const answers *a, err *e)
 
 static status print_layout(const answers_layout *l, const answers *a, err *e)
 {
-    TRY(l->title(a, e));
+    l->title(a);
     TRY(lineup_print_terms(&a->t.ev->rows, e));
     TRY(evaluation_table_head(&a->t, e));
     TRY(print_lines(l, a, e));
-    TRY(out_printf(e, "\n"));
+    table_line(a->t.text, "%s", "");
     TRY(l->costs ? l->costs(a, e) : answers_costs(a, ALL_ANSWERS, e));
-    return evaluation_table_end(&a->t, e);
+    TRY(evaluation_table_end(&a->t, e));
+    return l->notes ? l->notes(a, e) : ST_OK;
 }
 
 status answers_report_layout(void *own, evaluation *ev, err *e)
@@ -238,15 +220,11 @@ status answers_report_layout(void *own, evaluation *ev, err *e)
 void answers_json(json_t **list, const answers *a, size_t row, answer_group g, json_t *head, json_t *more)
 {
     const answer_cell c = answers_cell(a, row, g);
-    bool good = add_members(head, evaluation_row_json(a->t.ev, row));
-    if (more) good &= add_members(head, more);
+    head = results_merge(head, evaluation_row_json(a->t.ev, row));
+    if (more) head = results_merge(head, more);
     json_object_set_new(head, "n", json_integer((json_int_t)c.costs.n));
     json_object_set_new(head, "score", results_real(c.mean));
     if (c.marked) json_object_set_new(head, "undecided", json_integer((json_int_t)c.marked));
     evaluation_costs_json(head, &c.costs);
-    if (!good) {
-        json_decref(head);
-        head = NULL;
-    }
-    json_add(list, head);
+    *list = results_append(*list, head);
 }

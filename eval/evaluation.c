@@ -20,15 +20,17 @@ static status parse_prompter(evaluation *ev, err *e)
     prompter *p = &ev->prompter;
     int off;
     p->joined = ev->kind->joined;
-    p->chat_template = c->template_name;
     p->decode = c->protocol ? strcmp(c->protocol, "decode") == 0 : ev->kind->decode;
     if (c->protocol && !p->decode && strcmp(c->protocol, "prefill") != 0)
         return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, prefill)", c->protocol);
     TRY(cli_choose(&off, c->clean_up, switches, "--clean-up", e));
     TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
-    if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
+    if (p->wrap == WRAP_RAW && c->template.name)
+        return err_set(e, ST_USAGE, "--template: not supported with --wrap raw");
     if (c->prefix.disk) TRY(cli_check_prefix(c->prefix.disk, c->run.engine.device.ranks, e));
-    return cli_check_template(c->template_name, e);
+    TRY(cli_template_args(&ev->template_args, &c->template, e));
+    p->args = ev->template_args;
+    return ST_OK;
 }
 
 static status parse_source(evaluation *ev, err *e)
@@ -36,22 +38,21 @@ static status parse_source(evaluation *ev, err *e)
     const evaluation_options *c = ev->o;
     ev->source = (sample_source){
         .data = c->data, .limit = c->limit, .sampled = c->sample_seed.given, .seed = c->sample_seed.value};
-    if (c->sample_seed.given && c->limit == 0)
-        return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
+    if (c->sample_seed.given && c->limit == 0) return err_set(e, ST_USAGE, "--sample-seed: requires --limit N");
     if (c->data || !ev->kind->own_samples) return ST_OK;
     ev->own_path = path_join(ev->data_dir, ev->kind->own_samples);
     ev->source.data = ev->own_path;
     return ev->own_path ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
-/* Checks options before anything is opened. */
+/* Checks the options before anything is opened. */
 static status start(evaluation *ev, err *e)
 {
     const evaluation_kind *k = ev->kind;
     TRY(cli_data_dir(&ev->data_dir, e));
     TRY(parse_prompter(ev, e));
     if (ev->o->run.engine.draft && ev->o->jobs > 1)
-        return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->o->jobs);
+        return err_set(e, ST_USAGE, "--jobs %d: not supported with --draft", ev->o->jobs);
     TRY(lineup_read_budgets(&ev->rows, &ev->o->run.attn, k->attn ? k->attn : "full", k->budget, e));
     TRY(parse_source(ev, e));
     TRY(metrics_open(&ev->m, ev->data_dir, e));
@@ -63,23 +64,24 @@ static status start(evaluation *ev, err *e)
 
 /* ---- the model ---- */
 
-/* The template that the model has, if prompts are wrapped. */
+/* Decides whether prompts are wrapped, and checks that the chat template exists. */
 static status finish_wrap(evaluation *ev, err *e)
 {
     const evaluation_options *c = ev->o;
     prompter *p = &ev->prompter;
     p->tok = ev->g.tok;
-    if (p->wrap != WRAP_RAW && !c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
+    if (p->wrap != WRAP_RAW && c->template.name) TRY(tokenizer_set_template(ev->g.tok, c->template.name, e));
+    if (p->wrap != WRAP_RAW && !c->wrap && !tokenizer_chat_template(p->tok)) {
         p->wrap = WRAP_RAW;
-        out_note("the model has no chat template: prompts stay raw");
+        out_note("the model has no chat template; prompts are not wrapped");
     }
-    if (p->wrap != WRAP_RAW && !c->template_name && !tokenizer_chat_template(p->tok))
-        return err_set(e, ST_USAGE, "--wrap %s: the model has no known chat template; --template NAME gives one",
+    if (p->wrap != WRAP_RAW && !tokenizer_chat_template(p->tok))
+        return err_set(e, ST_USAGE, "--wrap %s: the model has no chat template; name one with --template FILE|NAME",
                        c->wrap);
     return ST_OK;
 }
 
-/* Settings that depend on the model: its window, its template, its tokenizer's clean-up. */
+/* Settings that depend on the model: window, template, and the tokenizer's clean-up. */
 static status finish_prompter(evaluation *ev, err *e)
 {
     const evaluation_options *c = ev->o;
@@ -90,8 +92,7 @@ static status finish_prompter(evaluation *ev, err *e)
     if (!c->max_length) return ev->kind->max_length(&p->max_length, ev, e);
     TRY(cli_parse_size(&max_length, c->max_length, "--max-length", e));
     p->max_length = (size_t)max_length;
-    return max_length >= 2 ? ST_OK
-                           : err_set(e, ST_USAGE, "--max-length %s: at least 2 tokens are needed", c->max_length);
+    return max_length >= 2 ? ST_OK : err_set(e, ST_USAGE, "--max-length %s: must be at least 2", c->max_length);
 }
 
 static status open_model(evaluation *ev, err *e)
@@ -151,8 +152,8 @@ static status make_item(evaluation *ev, size_t i, err *e)
     int64_t need = batch_limit(p, 1);
     if (need <= ev->window) return ST_OK;
     return err_set(e, ST_USAGE,
-                   "%s sample %lld takes %lld tokens with its %zu new ones, the window has %lld: a "
-                   "smaller --max-length, or --ctx N",
+                   "%s sample %lld needs %lld tokens, including %zu new ones, but the window has %lld; use a smaller "
+                   "--max-length or --ctx N",
                    x->dataset, (long long)x->index, (long long)need, x->n_new, (long long)ev->window);
 }
 
@@ -174,7 +175,7 @@ static void leave_out(evaluation *ev, size_t i)
     ev->n_left_out++;
 }
 
-/* Makes n items, instead of those that were. */
+/* Replaces the items by n new ones. */
 static status prepare(evaluation *ev, size_t n, err *e)
 {
     free_items(ev);
@@ -230,7 +231,7 @@ const json_t *evaluation_result(const evaluation *ev, size_t row, const char *da
     return result_of(ev, row, &(evaluation_item){.dataset = dataset, .index = index, .pass = pass});
 }
 
-/* {name: sum} of the benchmark's own files. A new object. */
+/* Returns {name: SHA-256} of the benchmark's own files, a new object. */
 static status tables_json(json_t **out, const evaluation *ev, err *e)
 {
     status st = ST_OK;
@@ -249,21 +250,26 @@ static status tables_json(json_t **out, const evaluation *ev, err *e)
     return st;
 }
 
-/* Members of the configuration, which takes `tables`; NULL: out of memory. */
+/* Returns the members of the configuration; takes ownership of `tables`. NULL: out of memory. */
 static json_t *config_json(const evaluation *ev, json_t *tables)
 {
     const evaluation_options *c = ev->o;
     const prompter *p = &ev->prompter;
-    const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(ev->g.tok);
+    const char *chat = tokenizer_chat_template(ev->g.tok);
+    const bool args = json_object_size(ev->template_args) > 0;
     json_t *config = json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", ev->files, "tables", tables,
                                "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
                                c->sample_seed.given ? json_integer((json_int_t)c->sample_seed.value) : json_null(),
                                "max_length", (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
                                p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
+    if (args && json_object_set(config, "template_args", ev->template_args) != 0) {
+        json_decref(config);
+        config = NULL;
+    }
     return results_merge(config, ev->kind->config(ev->own));
 }
 
-/* The lineup against the longest prompt; at first the weights and the results too. */
+/* Checks the lineup against the longest prompt. Before the first pass, also loads the weights and opens the results. */
 static status begin(evaluation *ev, bool first, err *e)
 {
     json_t *config, *tables;
@@ -310,7 +316,7 @@ json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, cons
                      attended < 0 ? json_null() : json_real(attended));
 }
 
-/* The bytes of a text before the first of the stop texts; n: there is none. */
+/* Returns the number of bytes before the first stop text; n: no stop text. */
 static size_t before_stop(const char *const *stop, const char *text, size_t n)
 {
     for (; stop && *stop; stop++) {
@@ -320,7 +326,7 @@ static size_t before_stop(const char *const *stop, const char *text, size_t n)
     return n;
 }
 
-/* Whether a stop text has come with the last token: it lies in the text of the last few. */
+/* Sets *end if the last token completes a stop text, which is searched in the text of the last few tokens. */
 static status on_token(void *ctx, size_t i, const int32_t *ids, size_t n, bool *end, err *e)
 {
     const evaluation *ev = ctx;
@@ -402,12 +408,12 @@ static status ask(evaluation *ev, err *e)
     status st = batch_execute(&job, ev->rows.run, ev->rows.n, e);
     progress_end(ev->bar);
     ev->bar = NULL;
-    if (st == ST_OK) lineup_say_shared(what, &job);
+    if (st == ST_OK) lineup_note_shared(what, &job);
     if (st != ST_OK) provenance_note_rest(ev->out, &c->run.out, "from there");
     return st;
 }
 
-/* ---- the whole ---- */
+/* ---- the run ---- */
 
 static status run_passes(evaluation *ev, err *e)
 {
@@ -432,6 +438,7 @@ status evaluation_run(const evaluation_kind *kind, const void *options, err *e)
     TRY(mem_alloc(&ev.own, kind->size, 1, kind->name, e));
     memset(ev.own, 0, kind->size);
     status st = run_passes(&ev, e);
+    st = provenance_end(ev.out, &ev.o->run.out, &ev.g, st, e);
     cli_clear_interrupt();
     results_close(ev.out);
     prefix_cache_close(ev.cache);
@@ -445,5 +452,6 @@ status evaluation_run(const evaluation_kind *kind, const void *options, err *e)
     token_list_free(&ev.eos);
     lineup_free(&ev.rows);
     engine_close(&ev.g);
+    json_decref(ev.template_args);
     return st;
 }

@@ -8,23 +8,23 @@
 
 #include "kernels/base/mem.h"
 
-enum { LEAST_WIDTH = 7 };
+enum { NAME_WIDTH = 24, NUMBER_WIDTH = 4, LEAST_WIDTH = 7 };
 
 status evaluation_table_open(evaluation_table *t, const evaluation *ev, err *e)
 {
     *t = (evaluation_table){.ev = ev};
-    TRY(MEM_NEW(&t->width, ev->rows.n, e));
+    TRY(MEM_NEW(&t->text, 1, e));
     TRY(MEM_NEW(&t->x, ev->rows.n, e));
-    for (size_t i = 0; i < ev->rows.n; i++) {
-        int n = (int)strlen(ev->rows.run[i].spec.text);
-        t->width[i] = n > LEAST_WIDTH ? n : LEAST_WIDTH;
-    }
+    table_column(t->text, TABLE_KEY | TABLE_LEFT, NAME_WIDTH, "strategy");
+    table_column(t->text, TABLE_KEY, NUMBER_WIDTH, "n");
+    for (size_t i = 0; i < ev->rows.n; i++) table_column(t->text, 0, LEAST_WIDTH, ev->rows.run[i].spec.text);
     return ST_OK;
 }
 
 void evaluation_table_close(evaluation_table *t)
 {
-    mem_free(t->width);
+    if (t->text) table_free(t->text);
+    mem_free(t->text);
     mem_free(t->x);
     *t = (evaluation_table){0};
 }
@@ -33,36 +33,39 @@ void evaluation_table_close(evaluation_table *t)
 
 status evaluation_table_head(const evaluation_table *t, err *e)
 {
-    static const char *const names[] = {"strategy", "budget", "budget counts"};
     const lineup *l = &t->ev->rows;
-    char budget[24], counts[16];
-    for (int line = 0; line < 3; line++) {
-        TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, names[line], line == 0 ? "n" : ""));
-        for (size_t i = 0; i < l->n; i++) {
-            const attn_spec *spec = &l->run[i].spec;
-            lineup_budget_text(budget, sizeof budget, spec);
-            attn_budget_counts(spec, counts);
-            TRY(out_printf(e, "  %*s", t->width[i], line == 0 ? spec->text : line == 1 ? budget : counts));
-        }
-        TRY(out_printf(e, "\n"));
+    char budget[24];
+    (void)e;
+    evaluation_table_name(t, 0, "budget", 0);
+    for (size_t i = 0; i < l->n; i++) {
+        lineup_budget_text(budget, sizeof budget, &l->run[i].spec);
+        table_cell(t->text, "%s", budget);
     }
-    return out_printf(e, "\n");
+    evaluation_table_name(t, 0, "budget counts", 0);
+    for (size_t i = 0; i < l->n; i++) lineup_counts(&l->run[i].spec, t->text);
+    table_line(t->text, "%s", "");
+    return ST_OK;
+}
+
+void evaluation_table_name(const evaluation_table *t, int indent, const char *name, size_t samples)
+{
+    table_cell(t->text, "%*s%s", indent, "", name);
+    if (samples) table_cell(t->text, "%zu", samples);
+    else table_cell(t->text, "%s", "");
 }
 
 status evaluation_table_line(const evaluation_table *t, int indent, const char *name, size_t samples, int decimals,
                              err *e)
 {
-    char n[24] = "";
-    if (samples) snprintf(n, sizeof n, "%zu", samples);
-    TRY(out_printf(e, "%*s%-*s %5s", indent, "", EVALUATION_NAME_WIDTH - indent, name, n));
-    for (size_t i = 0; i < t->ev->rows.n; i++)
-        TRY(isnan(t->x[i]) ? out_printf(e, "  %*s", t->width[i], "-")
-                           : out_printf(e, "  %*.*f", t->width[i], decimals, t->x[i]));
-    return out_printf(e, "\n");
+    (void)e;
+    evaluation_table_name(t, indent, name, samples);
+    for (size_t i = 0; i < t->ev->rows.n; i++) table_number(t->text, t->x[i], decimals);
+    return ST_OK;
 }
 
 status evaluation_table_end(const evaluation_table *t, err *e)
 {
+    TRY(table_print(t->text, e));
     TRY(lineup_print_why(&t->ev->rows, e));
     return out_flush(e);
 }

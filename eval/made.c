@@ -31,14 +31,14 @@ void uuid_draw(char out[UUID_CHARS + 1], rng *r)
              (unsigned long long)(b & 0xffffffffffff));
 }
 
-/* ---- samples of data ---- */
+/* ---- samples read from data ---- */
 
 status made_lengths(made_source *s, const char *lengths, size_t most, err *e)
 {
     bool any = false;
     if (!lengths) return ST_OK;
     for (size_t i = 0; i < MADE_DATASETS; i++) any |= s->made[i];
-    if (!any) return err_set(e, ST_USAGE, "--length: none of the tasks is made");
+    if (!any) return err_set(e, ST_USAGE, "--length: none of the selected tasks is generated");
     TRY(cli_parse_sizes(&s->length, &s->n_length, lengths, "", "--length", e));
     return s->n_length <= most ? ST_OK : err_set(e, ST_USAGE, "--length %s: expected one length", lengths);
 }
@@ -55,7 +55,7 @@ status made_read(evaluation *ev, const made_source *s, err *e)
     if (!any) return (ev->samples.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     TRY(samples_read(&ev->samples, &r, &ev->source, e));
     if (ev->samples.n > 0 || (any_made && !ev->o->data)) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: no samples of the tasks", ev->o->data ? "--data" : "--dataset");
+    return err_set(e, ST_USAGE, "%s: no samples of the selected tasks", ev->o->data ? "--data" : "--dataset");
 }
 
 /* ---- as many units as fit ---- */
@@ -65,8 +65,8 @@ typedef struct {
     const sample_list *l;
     const made_place *at;
     sample_head *sample;
-    bool made;    /* the sample holds what the last attempt made */
-    int64_t left; /* tokens that it leaves of the length; below 0: lacks */
+    bool made;    /* the sample holds the result of the last attempt */
+    int64_t left; /* unused tokens of the length; negative if it is exceeded */
 } fitting;
 
 static void undo(fitting *f)
@@ -91,7 +91,8 @@ static status attempt(fitting *f, size_t units, err *e)
     return st;
 }
 
-/* Returns the units of the next attempt, between low and high, from the last one and the tokens of a unit. */
+/* Returns the number of units of the next attempt, between low and high, from the last attempt and the tokens of a
+ * unit. */
 static size_t next_units(const fitting *f, size_t units, double unit, size_t low, size_t high)
 {
     double guess = (double)units + (double)f->left / unit;
@@ -99,7 +100,7 @@ static size_t next_units(const fitting *f, size_t units, double unit, size_t low
     return guess >= (double)high ? high - 1 : (size_t)guess;
 }
 
-/* `low` units fit; `units` were tried last. */
+/* Searches the largest number of units that fits. `low` units fit; `units` were tried last. */
 static status fit_exactly(fitting *f, size_t low, size_t units, double unit, err *e)
 {
     size_t high = 1 << 28;
@@ -130,7 +131,7 @@ status made_fit(void *sample, const made_source *s, const sample_list *l, const 
     const int64_t left = f.left;
     if (left < 0) {
         undo(&f);
-        return err_set(e, ST_USAGE, "--length (or --ctx) %lld: too short for %s, at least %lld tokens",
+        return err_set(e, ST_USAGE, "--length (or --ctx) %lld: too short for %s, which needs at least %lld tokens",
                        (long long)at->length, dataset_name(names, at->dataset), (long long)(at->length - left));
     }
     TRY(attempt(&f, low + step, e));
@@ -140,13 +141,13 @@ status made_fit(void *sample, const made_source *s, const sample_list *l, const 
                     : fit_roughly(&f, low, low + (size_t)((double)left / unit), e);
 }
 
-/* ---- samples that are made ---- */
+/* ---- generated samples ---- */
 
 static status set_length(int64_t *length, const evaluation *ev, err *e)
 {
     if (*length == 0) *length = ev->o->run.attn.ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
     if (*length <= ev->window) return ST_OK;
-    return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)*length,
+    return err_set(e, ST_USAGE, "--length %lld: exceeds the window of %lld tokens; use --ctx N", (long long)*length,
                    (long long)ev->window);
 }
 
@@ -156,7 +157,7 @@ static status set_lengths(made_source *s, const evaluation *ev, err *e)
         TRY(set_length(&s->length[i], ev, e));
         for (size_t k = 0; k < i; k++)
             if (s->length[k] == s->length[i])
-                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)s->length[i]);
+                return err_set(e, ST_USAGE, "--length: duplicate length %lld", (long long)s->length[i]);
     }
     return ST_OK;
 }
@@ -185,7 +186,7 @@ status made_add(evaluation *ev, made_source *s, err *e)
     TRY(set_lengths(s, ev, e));
     const int64_t n = (int64_t)s->n_length * count;
     if (total == 0) return ST_OK;
-    progress *bar = progress_start("making samples");
+    progress *bar = progress_start("generating samples");
     for (size_t t = 0; t < ev->names.n; t++)
         for (int64_t i = 0; s->made[t] && i < n && st == ST_OK; i++) {
             const made_place at = {t, ev->o->run.seed.value, s->length[i / count], i % count, count};

@@ -3,13 +3,11 @@
 
 #include "eval/measure.h"
 
-#include <math.h>
-
 #include "eval/provenance.h"
 
 /* ---- results ---- */
 
-/* Returns {"attn", "budget"} and the members of `own`, which it takes. */
+/* Returns {"attn", "budget"} and the members of `own`. Takes ownership of `own`. */
 static json_t *with_row(const measure *m, size_t row, json_t *own)
 {
     const attn_spec *spec = &m->rows.run[row].spec;
@@ -31,11 +29,6 @@ json_t *measure_row_json(const measure *m, size_t row, json_t *own)
     const err *why = &m->rows.why[row];
     json_t *o = results_merge(lineup_row_json(&m->rows.run[row].spec), own);
     return why->code == ST_OK ? o : results_merge(o, json_pack("{s:s}", "reason", why->msg));
-}
-
-status measure_print_number(double x, int width, int decimals, err *e)
-{
-    return isnan(x) ? out_printf(e, " %*s", width, "-") : out_printf(e, " %*.*f", width, decimals, x);
 }
 
 /* ---- the run ---- */
@@ -70,7 +63,7 @@ static status open_results(measure *m, const measure_kind *kind, err *e)
     return provenance_open(&m->out, &m->o->out, m->o->seed.value, &m->g, &m->rows, config, kind->identity, e);
 }
 
-status measure_run(measure *m, const measure_kind *kind, err *e)
+static status run_all(measure *m, const measure_kind *kind, err *e)
 {
     const engine_options *o = &m->o->engine;
     TRY(lineup_read_budgets(&m->rows, &m->o->attn, kind->attn, kind->budget, e));
@@ -81,6 +74,7 @@ status measure_run(measure *m, const measure_kind *kind, err *e)
     if (m->g.m) TRY(engine_load(&m->g, kind->together ? m->rows.n : 1, e));
     if (kind->identity) TRY(open_results(m, kind, e));
     TRY(run_passes(m, kind, e));
+    if (m->table.n_columns) TRY(table_print(&m->table, e));
     if (kind->end) TRY(kind->end(m, e));
     else if (!kind->passes) TRY(lineup_print_why(&m->rows, e));
     TRY(out_flush(e));
@@ -89,9 +83,16 @@ status measure_run(measure *m, const measure_kind *kind, err *e)
                         kind->extra ? kind->extra(m) : NULL, e);
 }
 
+status measure_run(measure *m, const measure_kind *kind, err *e)
+{
+    const status st = run_all(m, kind, e);
+    return provenance_end(m->out, &m->o->out, &m->g, st, e);
+}
+
 void measure_close(measure *m)
 {
     cli_clear_interrupt();
+    table_free(&m->table);
     results_close(m->out);
     lineup_free(&m->rows);
     engine_close(&m->g);

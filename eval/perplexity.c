@@ -37,8 +37,8 @@ typedef struct {
     const perplexity_sink *sink;
     const int32_t *ids;
     size_t to, vocab;
-    session **batch;      /* those of the pass under way, */
-    size_t *index, count; /* which they are, and how many */
+    session **batch;      /* sessions of the current pass, */
+    size_t *index, count; /* their indices, and their number */
 } pass;
 
 static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
@@ -59,7 +59,7 @@ static bool on_chunk(void *ctx, int64_t done, int64_t total)
     return !p->sink->progress || p->sink->progress(p->sink->ctx, (size_t)done);
 }
 
-/* Session i and those behind it that can share its prompt; `fed` marks them. */
+/* Collects session i and all later ones that can share its prompt, and marks them in `fed`. */
 static void gather(pass *p, session *const *s, size_t i, size_t n, size_t n_fed, bool *fed)
 {
     p->count = 0;

@@ -21,6 +21,7 @@ static bool is_blank(const char *s, size_t n)
 
 bool next_line(line_reader *r, const char **line, size_t *n)
 {
+    if (r->at == 0) r->at = file_mark(r->s, r->size);
     while (r->at < r->size) {
         const char *end = memchr(r->s + r->at, '\n', r->size - r->at);
         *line = r->s + r->at;
@@ -42,15 +43,15 @@ static bool text_of(utf8_text *out, const json_t *j)
 static status text_list(utf8_text **out, size_t *n, const json_t *list, const char *where, const char *field, err *e)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
-        return err_set(e, ST_FORMAT, "%s: '%s': expected a list of texts that is not empty", where, field);
+        return err_set(e, ST_FORMAT, "%s: '%s': expected a nonempty list of texts", where, field);
     TRY(MEM_NEW(out, json_array_size(list), e));
     for (; *n < json_array_size(list); ++*n)
         if (!text_of(&(*out)[*n], json_array_get(list, *n)))
-            return err_set(e, ST_FORMAT, "%s: '%s': element %zu is no text", where, field, *n);
+            return err_set(e, ST_FORMAT, "%s: '%s': element %zu is not a string", where, field, *n);
     return ST_OK;
 }
 
-/* A text or a number as a text; NULL: it is neither. */
+/* Returns a text or number as a text; NULL: neither. */
 static json_t *spell(const json_t *j)
 {
     char text[40];
@@ -71,7 +72,7 @@ status labels_spell(json_t **out, const json_t *labels, const char *where, const
     const json_t *first = json_array_get(labels, 0);
     if (json_is_array(first) && json_array_size(labels) == 1) labels = first;
     size_t n = json_is_array(labels) ? json_array_size(labels) : labels != NULL;
-    if (n == 0) return err_set(e, ST_FORMAT, "%s: '%s': expected a list that is not empty", where, field);
+    if (n == 0) return err_set(e, ST_FORMAT, "%s: '%s': expected a nonempty list", where, field);
     if (!(*out = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(labels) ? json_array_get(labels, i) : labels;
@@ -82,14 +83,14 @@ status labels_spell(json_t **out, const json_t *labels, const char *where, const
     return ST_OK;
 }
 
-/* What answers of MRCR begin with is their only class. */
+/* Stores the prefix of MRCR's answers as their only class. */
 static status prefix_class(prediction *p, const json_t *prefix, const char *where, err *e)
 {
     TRY(MEM_NEW(&p->classes, 1, e));
     p->n_classes = 1;
     return text_of(p->classes, prefix)
                ? ST_OK
-               : err_set(e, ST_FORMAT, "%s: 'random_string_to_prepend': expected a text", where);
+               : err_set(e, ST_FORMAT, "%s: 'random_string_to_prepend': expected a string", where);
 }
 
 status prediction_of(prediction *p, json_t *root, const char *field, const char *labels, const char *where, err *e)
@@ -99,7 +100,7 @@ status prediction_of(prediction *p, json_t *root, const char *field, const char 
                  *length = json_object_get(root, "length"), *prefix = json_object_get(root, "random_string_to_prepend");
     *p = (prediction){.length = -1};
     if (!text_of(&p->text, json_object_get(root, field)))
-        return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
+        return err_set(e, ST_FORMAT, "%s: '%s': expected a string", where, field);
     if (labels && answers) TRY(labels_spell(&p->spelled, answers, where, key, e));
     TRY(text_list(&p->answers, &p->n_answers, p->spelled ? p->spelled : answers, where, key, e));
     if (classes && !json_is_null(classes)) TRY(text_list(&p->classes, &p->n_classes, classes, where, "all_classes", e));

@@ -11,7 +11,7 @@
 
 /* ---- templates ---- */
 
-/* The field that begins at s, NULL: none. */
+/* Returns the field whose name begins at s; NULL: none. */
 static const prompt_field *field_at(const char *s, const prompt_field *f, size_t n)
 {
     for (size_t i = 0; *s == '{' && i < n; i++)
@@ -55,7 +55,7 @@ status prompt_puts(prompt_text *text, const char *s, err *e)
     return prompt_add(text, s, strlen(s), e);
 }
 
-/* A byte as it stands within quotes. */
+/* Writes a byte in the form it has in a quoted Python string. */
 static void spell_byte(char out[8], char c, char quote)
 {
     const unsigned char u = (unsigned char)c;
@@ -90,7 +90,7 @@ static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t 
     return st;
 }
 
-/* The text of what is left of the ids, whose order it changes. */
+/* Appends the text of the kept ids, whose list it modifies. */
 static status decode_rest(prompt_text *out, const tokenizer *tok, const token_list *l, const prompt_cut *cut, err *e)
 {
     const int32_t *last = l->ids + l->n - cut->last;
@@ -136,17 +136,6 @@ const char *prompt_wrap_name(prompt_wrap w)
     return wraps[w];
 }
 
-status prompt_to_chat(prompt_text *text, const tokenizer *tok, const char *name, err *e)
-{
-    chat_message m = {"user", text->s};
-    prompt_text chat = {0};
-    if (strlen(text->s) != text->n) return err_set(e, ST_FORMAT, "a chat message cannot hold the character U+0000");
-    TRY(chat_render(tok, name, &m, 1, &chat.s, &chat.n, e));
-    mem_free(text->s);
-    *text = chat;
-    return ST_OK;
-}
-
 /* ---- characters ---- */
 
 static bool begins(char c)
@@ -179,6 +168,41 @@ size_t prompt_find_last(const char *s, size_t n, const char *text)
 
 /* ---- from the text of a prompt to its tokens ---- */
 
+status prompter_chat(prompt_text *out, const prompter *p, const json_t *messages, err *e)
+{
+    enum { CLOCK = 1721995200 }; /* 26 July 2024, 12:00 UTC */
+    json_t *args = json_pack("{s:b}", "enable_thinking", p->thinks);
+    *out = (prompt_text){0};
+    if (!args || (p->args && json_object_update(args, (json_t *)(uintptr_t)p->args) != 0)) {
+        json_decref(args);
+        return err_set(e, ST_NOMEM, "out of memory");
+    }
+    status st =
+        chat_render(p->tok, &(chat_input){.messages = messages, .args = args, .now = CLOCK}, &out->s, &out->n, e);
+    json_decref(args);
+    return st;
+}
+
+status prompter_say(prompt_text *out, const prompter *p, const chat_message *m, size_t n, err *e)
+{
+    json_t *list;
+    *out = (prompt_text){0};
+    TRY(chat_messages(&list, m, n, e));
+    status st = prompter_chat(out, p, list, e);
+    json_decref(list);
+    return st;
+}
+
+status prompter_ask(prompt_text *text, const prompter *p, err *e)
+{
+    prompt_text chat;
+    if (strlen(text->s) != text->n) return err_set(e, ST_FORMAT, "a chat message cannot hold the character U+0000");
+    TRY(prompter_say(&chat, p, &(chat_message){"user", text->s}, 1, e));
+    mem_free(text->s);
+    *text = chat;
+    return ST_OK;
+}
+
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e)
 {
     size_t half = p->max_length / 2;
@@ -189,7 +213,7 @@ status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_te
                       .clean = p->clean};
     TRY(prompt_truncate(text, p->tok, &cut, &out->n_tokens, e));
     out->truncated = out->n_tokens > p->max_length;
-    return chat && p->wrap != WRAP_RAW ? prompt_to_chat(text, p->tok, p->chat_template, e) : ST_OK;
+    return chat && p->wrap != WRAP_RAW ? prompter_ask(text, p, e) : ST_OK;
 }
 
 status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text, size_t cut, err *e)

@@ -6,8 +6,8 @@
 #include "eval/metrics/text.h"
 #include "eval/prompt.h"
 
-/* Finds the match, which takes as much of its line as it can: where a line's first "The " has none, no other one of the
- * line has. An empty text: there is none. */
+/* Finds the match, which extends as far as possible within its line. Only the first "The " of each line can match.
+ * Returns an empty text if there is none. */
 static utf8_text find_subject(utf8_text s, const char *last)
 {
     size_t n = strlen(last), line;

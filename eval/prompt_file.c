@@ -69,7 +69,7 @@ void prompt_file_close(prompt_file *f)
     *f = (prompt_file){0};
 }
 
-/* Bytes of the name in braces at s; 0: there is none. */
+/* Returns the number of bytes of a name in braces at s; 0: none. */
 static size_t field_at(const char *s)
 {
     size_t n = *s == '{' ? strspn(s + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") : 0;
@@ -90,8 +90,7 @@ static status missing(const prompt_file *f, const char *dataset, err *e)
     json_t *unused;
     nearest_start(&near, dataset);
     json_object_foreach(f->texts, name, unused) nearest_try(&near, name, strlen(name));
-    return err_set(e, ST_FORMAT, "%.60s: no '%.63s', expected a template of each data set that runs%s", f->name,
-                   dataset, nearest_hint(&near));
+    return err_set(e, ST_FORMAT, "%.60s: no template for data set '%.63s'%s", f->name, dataset, nearest_hint(&near));
 }
 
 status prompt_file_template(const char **out, const prompt_file *f, const char *dataset, const char *fields, err *e)
@@ -107,12 +106,11 @@ status prompt_file_template(const char **out, const prompt_file *f, const char *
     for (const char *s = text; *s; s++) {
         size_t n = field_at(s);
         if (n && !among(fields, s, n))
-            return err_set(e, ST_FORMAT, "%.60s: '%.63s': found %.*s, expected of fields only %s", f->name, dataset,
+            return err_set(e, ST_FORMAT, "%.60s: '%.63s': unknown field %.*s; supported fields: %s", f->name, dataset,
                            n < 32 ? (int)n : 32, s, fields);
     }
     if (!strstr(text, "{context}"))
-        return err_set(e, ST_FORMAT, "%.60s: '%.63s': found no {context}, expected a template with it", f->name,
-                       dataset);
+        return err_set(e, ST_FORMAT, "%.60s: '%.63s': the template lacks {context}", f->name, dataset);
     *out = text;
     return ST_OK;
 }

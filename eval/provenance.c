@@ -53,7 +53,7 @@ static status add_file(void *ctx, const char *path, err *e)
     sha256 *h = ctx;
     file_map m;
     char size[32];
-    const char *name = strrchr(path, '/') + 1;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     TRY(file_map_open(&m, path, e));
     int n = snprintf(size, sizeof size, " %zu\n", m.size);
     sha256_add(h, name, strlen(name));
@@ -63,12 +63,15 @@ static status add_file(void *ctx, const char *path, err *e)
     return ST_OK;
 }
 
-status model_sha256(const char *dir, char out[SHA256_HEX], err *e)
+status model_sha256(const model *m, char out[SHA256_HEX], err *e)
 {
     sha256 h;
-    size_t n;
+    size_t n = 0;
+    status st = ST_OK;
     sha256_init(&h);
-    status st = file_each(dir, is_part, add_file, &h, path_tail(dir), &n, e);
+    if (dir_exists(m->name)) st = file_each(m->name, is_part, add_file, &h, path_tail(m->name), &n, e);
+    else
+        for (const char *path; st == ST_OK && (path = model_file(m, n)); n++) st = add_file(&h, path, e);
     sha256_hex(&h, out);
     return st;
 }
@@ -80,7 +83,7 @@ static json_t *run_json(const attn_spec *s)
     return results_merge(lineup_row_json(s), json_pack("{s:s}", "kv", kv));
 }
 
-/* The part that all evaluations share. */
+/* Members shared by all evaluations. */
 static status common_config(json_t **out, uint64_t seed, const engine *g, const lineup *l, err *e)
 {
     char sum[SHA256_HEX];
@@ -88,7 +91,7 @@ static status common_config(json_t **out, uint64_t seed, const engine *g, const 
     bool bad = false;
     *out = NULL;
     const engine_options *o = &g->o;
-    status st = model_sha256(g->m->name, sum, e);
+    status st = model_sha256(g->m, sum, e);
     for (size_t i = 0; i < l->n && st == ST_OK; i++) bad |= json_array_append_new(runs, run_json(&l->run[i].spec)) != 0;
     if (st != ST_OK) {
         json_decref(runs);
@@ -105,7 +108,7 @@ static status common_config(json_t **out, uint64_t seed, const engine *g, const 
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 
-/* Members that may differ when a run goes on. */
+/* Members that may differ in a resumed run. */
 static status started_json(json_t **out, const engine *g, err *e)
 {
     char now[32];
@@ -128,7 +131,7 @@ status provenance_open(results **out, const result_options *o, uint64_t seed, co
     const results_options r = {o->output, o->command, config, started, identity, g->o.device.ranks};
     if (st == ST_OK) st = results_open(out, &r, e);
     if (st == ST_OK && results_count(*out) > 0)
-        out_note("%s: %zu results are there, going on", path_tail(o->output), results_count(*out));
+        out_note("%s: resuming after %zu results", path_tail(o->output), results_count(*out));
     json_decref(own);
     json_decref(config);
     json_decref(started);
@@ -138,5 +141,13 @@ status provenance_open(results **out, const result_options *o, uint64_t seed, co
 void provenance_note_rest(const results *r, const result_options *o, const char *from)
 {
     if (o->output)
-        out_note("%s: %zu results; the same command goes on %s", path_tail(o->output), results_count(r), from);
+        out_note("%s: %zu results; the same command resumes %s", path_tail(o->output), results_count(r), from);
+}
+
+status provenance_end(const results *r, const result_options *o, const engine *g, status st, err *e)
+{
+    if (st != ST_INTERRUPTED || !o->json || !r || results_count(r) == 0) return report_check_end(o, st, e);
+    *e = (err){0};
+    TRY(report_write(o, g, results_config(r), results_list(r), json_pack("{s:b}", "interrupted", 1), e));
+    return err_set(e, st, "interrupted; --json %s has the %zu results so far", path_tail(o->json), results_count(r));
 }

@@ -12,7 +12,7 @@ enum { MT_SHIFT = 397 };
 
 /* ---- MT19937 ---- */
 
-/* init_genrand: NumPy's seeding, and the beginning of CPython's. */
+/* init_genrand: NumPy's seeding, and the first step of CPython's. */
 void mersenne_seed_numpy(mersenne *m, uint32_t seed)
 {
     m->word[0] = seed;
@@ -20,7 +20,7 @@ void mersenne_seed_numpy(mersenne *m, uint32_t seed)
     m->at = MT_WORDS;
 }
 
-/* init_by_array with the 32-bit words of the seed, the least significant first. */
+/* init_by_array with the 32-bit words of the seed, least significant first. */
 void mersenne_seed_python(mersenne *m, uint64_t seed)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -83,7 +83,7 @@ void python_letters(mersenne *m, char *out, size_t k, char first, int size)
 
 void python_uuid(mersenne *m, char out[PYTHON_UUID_CHARS + 1])
 {
-    uint32_t w[4]; /* the least significant first */
+    uint32_t w[4]; /* least significant first */
     for (int i = 0; i < 4; i++) w[i] = next(m);
     w[2] = (w[2] & ~0xf000u) | 0x4000u;
     w[1] = (w[1] & ~0xc0000000u) | 0x80000000u;
@@ -91,7 +91,7 @@ void python_uuid(mersenne *m, char out[PYTHON_UUID_CHARS + 1])
              w[1] & 0xffff, w[0]);
 }
 
-/* Draws from what is left of a list: for small populations. */
+/* Draws without replacement from a list; used for small populations. */
 static status sample_pool(mersenne *m, uint32_t *out, size_t n, size_t k, err *e)
 {
     uint32_t *pool;
@@ -106,7 +106,7 @@ static status sample_pool(mersenne *m, uint32_t *out, size_t n, size_t k, err *e
     return ST_OK;
 }
 
-/* Draws again what was drawn before: for large ones. */
+/* Draws again if a number was already taken; used for large populations. */
 static status sample_set(mersenne *m, uint32_t *out, size_t n, size_t k, err *e)
 {
     bool *taken;
@@ -122,7 +122,7 @@ static status sample_set(mersenne *m, uint32_t *out, size_t n, size_t k, err *e)
 
 status python_sample(mersenne *m, uint32_t *out, size_t n, size_t k, err *e)
 {
-    size_t most = 21, set = 1; /* set: the power of 4 that holds 3 k */
+    size_t most = 21, set = 1; /* set: smallest power of 4 that is at least 3 k */
     while (k > 5 && set < 3 * k) set *= 4;
     if (k > 5) most += set;
     return n <= most ? sample_pool(m, out, n, k, e) : sample_set(m, out, n, k, e);

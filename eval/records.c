@@ -39,7 +39,7 @@ static size_t skip_white(const char *s, size_t n, size_t at)
     return at;
 }
 
-/* The end of the value that begins at `at`: the comma or bracket that stands behind it. */
+/* Returns the end of the value that begins at `at`: the position of the comma or bracket after it. */
 static size_t value_end(const char *s, size_t n, size_t at)
 {
     bool in_string = false;
@@ -56,7 +56,7 @@ static size_t value_end(const char *s, size_t n, size_t at)
     return at < n ? at : n;
 }
 
-/* The elements of a list that begins at l.at, one by one: the whole as values would take the memory twice. */
+/* Reads the elements of a list that begins at l.at, one by one. Parsing the whole list would double the memory. */
 static status read_array(const record_reader *r, line_reader l, err *e)
 {
     char where[MAX_WHERE];
@@ -65,12 +65,12 @@ static status read_array(const record_reader *r, line_reader l, err *e)
         size_t end = value_end(l.s, l.size, at);
         snprintf(where, sizeof where, "%.90s record %zu", path_tail(l.name), ++l.number);
         TRY(take_json(r, l.s + at, end - at, where, e));
-        if (end == l.size) return err_set(e, ST_FORMAT, "%s: the list has no end", where);
+        if (end == l.size) return err_set(e, ST_FORMAT, "%s: unterminated list", where);
         more = l.s[end] == ',';
         at = more ? skip_white(l.s, l.size, end + 1) : end;
     }
     if (skip_white(l.s, l.size, at + 1) < l.size)
-        return err_set(e, ST_FORMAT, "%s: more text behind the list", path_tail(l.name));
+        return err_set(e, ST_FORMAT, "%s: trailing text after the list", path_tail(l.name));
     return ST_OK;
 }
 
@@ -78,7 +78,7 @@ static status read_array(const record_reader *r, line_reader l, err *e)
 
 typedef struct {
     const char *s;
-    size_t n, at, line; /* line: of the next byte, from 1 */
+    size_t n, at, line; /* line: that of the next byte, from 1 */
     str field;
 } csv;
 
@@ -87,7 +87,7 @@ static bool ends_field(char c)
     return c == ',' || c == '\r' || c == '\n';
 }
 
-/* The rest of a field in quotes, behind the first one. */
+/* Reads the rest of a quoted field, after the opening quote. */
 static status read_quoted(csv *c, const char *where, err *e)
 {
     for (; c->at < c->n; c->at++) {
@@ -97,14 +97,13 @@ static status read_quoted(csv *c, const char *where, err *e)
         c->line += x == '\n';
         str_add(&c->field, &x, 1);
     }
-    if (c->at == c->n) return err_set(e, ST_FORMAT, "%s: a quoted field has no end", where);
+    if (c->at == c->n) return err_set(e, ST_FORMAT, "%s: unterminated quoted field", where);
     c->at++;
-    if (c->at < c->n && !ends_field(c->s[c->at]))
-        return err_set(e, ST_FORMAT, "%s: text behind the quotes of a field", where);
+    if (c->at < c->n && !ends_field(c->s[c->at])) return err_set(e, ST_FORMAT, "%s: text after a quoted field", where);
     return ST_OK;
 }
 
-/* The next field; the byte behind it is a comma, the end of a line or of the file. */
+/* Reads the next field. The byte after it is a comma, a line end, or the end of the file. */
 static status read_field(csv *c, const char *where, err *e)
 {
     str_set(&c->field, "", 0);
@@ -119,7 +118,7 @@ static status read_field(csv *c, const char *where, err *e)
     return str_check(&c->field, e);
 }
 
-/* A row as a list of texts. */
+/* Reads a row as a list of strings. */
 static status read_row(csv *c, json_t *row, const char *where, err *e)
 {
     for (;;) {
@@ -139,7 +138,7 @@ static status read_row(csv *c, json_t *row, const char *where, err *e)
     return ST_OK;
 }
 
-/* A row with the names of its columns. */
+/* Passes on a row as an object with the names of its columns. */
 static status take_row(const record_reader *r, const json_t *names, const json_t *row, const char *where, err *e)
 {
     if (json_array_size(row) != json_array_size(names))
@@ -159,13 +158,13 @@ static bool is_blank(const json_t *row)
     return json_array_size(row) == 1 && json_string_length(json_array_get(row, 0)) == 0;
 }
 
-/* Refuses columns of one name. */
+/* Refuses duplicate column names. */
 static status check_names(const json_t *names, const char *where, err *e)
 {
     for (size_t i = 0; i < json_array_size(names); i++)
         for (size_t k = 0; k < i; k++)
             if (json_equal(json_array_get(names, i), json_array_get(names, k)))
-                return err_set(e, ST_FORMAT, "%s: column %zu has the name of another", where, i + 1);
+                return err_set(e, ST_FORMAT, "%s: column %zu has a duplicate name", where, i + 1);
     return ST_OK;
 }
 
@@ -188,10 +187,9 @@ static status read_rows(const record_reader *r, csv *c, const char *name, json_t
 
 static status read_csv(const record_reader *r, const char *name, const char *text, size_t n, err *e)
 {
-    csv c = {.s = text, .n = n, .line = 1};
+    csv c = {.s = text, .n = n, .at = file_mark(text, n), .line = 1};
     json_t *names = r->columns ? json_array() : NULL;
     status st = ST_OK;
-    if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at = 3;
     for (const char *const *k = r->columns; k && *k && st == ST_OK; k++)
         if (json_array_append_new(names, json_string(*k)) != 0) st = err_set(e, ST_NOMEM, "out of memory");
     if (st == ST_OK) st = read_rows(r, &c, name, &names, e);
@@ -203,7 +201,7 @@ static status read_csv(const record_reader *r, const char *name, const char *tex
 status records_read(const record_reader *r, const char *name, const char *text, size_t n, err *e)
 {
     line_reader l = {.name = name, .s = text, .size = n};
-    size_t first = skip_white(text, n, 0), length = strlen(name);
+    size_t first = skip_white(text, n, file_mark(text, n)), length = strlen(name);
     if (length >= 4 && strcmp(name + length - 4, ".csv") == 0) return read_csv(r, name, text, n, e);
     if (first == n || text[first] != '[') return read_lines(r, l, e);
     l.at = first;

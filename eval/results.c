@@ -20,15 +20,16 @@
 
 enum { MAX_DEPTH = 64, FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(17) };
 static const size_t MAX_FILE_BYTES = (size_t)1 << 32;
-/* What every file of ours begins with. */
+/* First bytes of every results file. */
 static const char mark[] = "{\"kvasir\":";
 
 struct results {
-    char *path; /* NULL: memory alone */
+    char *path; /* NULL: in memory only */
     int fd;
-    off_t size; /* of the whole lines */
+    off_t size; /* size of the complete lines */
     const char *const *identity;
-    json_t *by_id; /* identity -> line */
+    json_t *by_id;  /* identity -> line */
+    json_t *config; /* of results_options */
 };
 
 /* ---- differences ---- */
@@ -40,7 +41,7 @@ static void show_value(const json_t *j, char out[48])
     free(text);
 }
 
-/* `path` ends at n. */
+/* Continues `path` at offset n. */
 static bool differ(const json_t *a, const json_t *b, char *path, size_t n, char *left, char *right);
 
 static bool differ_in(const json_t *a, const json_t *b, const json_t *keys, char *path, size_t n, char *left,
@@ -83,7 +84,7 @@ bool results_difference(const json_t *a, const json_t *b, char path[96], char le
 
 /* ---- identity ---- */
 
-/* The values of the identity as text (free); NULL where one is missing, or out of memory. */
+/* Returns the values of the identity as text (free); NULL: a member is missing, or out of memory. */
 static char *identity_of(const results *r, const json_t *line)
 {
     json_t *list = json_array();
@@ -106,15 +107,32 @@ const json_t *results_find(const results *r, json_t *like)
     return found;
 }
 
-/* identity_of, as an error where there is none. */
+json_t *results_list(const results *r)
+{
+    const char *id;
+    json_t *line, *list = json_array();
+    json_object_foreach(r->by_id, id, line)
+    {
+        if (json_array_append(list, line) == 0) continue;
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+json_t *results_config(const results *r)
+{
+    return json_incref(r->config);
+}
+
+/* Returns identity_of, or an error if it is NULL. */
 static status need_identity(char **id, const results *r, const json_t *line, err *e)
 {
     *id = identity_of(r, line);
-    return *id ? ST_OK
-               : err_set(e, ST_FORMAT, "a result without '%s' or another member of its identity", r->identity[0]);
+    return *id ? ST_OK : err_set(e, ST_FORMAT, "a result lacks '%s' or another key of its identity", r->identity[0]);
 }
 
-/* Borrows the line. */
+/* Indexes a line by its identity. The line is borrowed. */
 static status remember(results *r, const char *id, json_t *line, err *e)
 {
     return json_object_set(r->by_id, id, line) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the results");
@@ -129,13 +147,13 @@ static status write_failed(results *r, err *e)
     return err_set(e, ST_IO, "-o %s: %s", path_tail(r->path), strerror(why));
 }
 
-/* The line and its end to the disk. */
+/* Writes the line and a newline, and syncs the file. */
 static status write_line(results *r, const json_t *line, err *e)
 {
     char *text = json_dumps(line, FLAGS);
     if (!text) return err_set(e, ST_NOMEM, "out of memory for the results");
     size_t n = strlen(text), done = 0;
-    text[n++] = '\n'; /* in place of the NUL */
+    text[n++] = '\n'; /* replaces the NUL */
     while (done < n) {
         ssize_t k = pwrite(r->fd, text + done, n - done, r->size + (off_t)done);
         if (k < 0 && errno == EINTR) continue;
@@ -152,7 +170,7 @@ status results_add(results *r, json_t *line, err *e)
 {
     char *id = NULL;
     status st = line ? need_identity(&id, r, line, e) : err_set(e, ST_NOMEM, "out of memory for the results");
-    if (st == ST_OK && json_object_get(r->by_id, id)) st = err_set(e, ST_USAGE, "a result comes twice: %.100s", id);
+    if (st == ST_OK && json_object_get(r->by_id, id)) st = err_set(e, ST_USAGE, "duplicate result: %.100s", id);
     if (st == ST_OK && r->fd >= 0) st = write_line(r, line, e);
     if (st == ST_OK) st = remember(r, id, line, e);
     free(id);
@@ -160,14 +178,14 @@ status results_add(results *r, json_t *line, err *e)
     return st;
 }
 
-/* The entry of a new file is on the disk too. */
+/* Syncs the directory entry of a new file. */
 static void sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
     int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        fsync(fd); /* not every file system can: the file itself is written either way */
+        fsync(fd); /* some file systems do not support this; the file itself is synced in any case */
         close(fd);
     }
     free(dir);
@@ -193,15 +211,15 @@ static status check_head(const results *r, const results_options *o, const json_
     const char *command = json_string_value(json_object_get(head, "kvasir"));
     const json_t *config = json_object_get(head, "config");
     if (!command || !json_is_object(config))
-        return err_set(e, ST_USAGE, "-o %s: not a file of results", path_tail(r->path));
+        return err_set(e, ST_USAGE, "-o %s: not a results file", path_tail(r->path));
     if (strcmp(command, o->command) != 0)
         return err_set(e, ST_USAGE, "-o %s: results of '%.40s'", path_tail(r->path), command);
     if (!results_difference(config, o->config, path, there, here)) return ST_OK;
-    return err_set(e, ST_USAGE, "-o %.80s: results of another run: '%s' is %.32s there, %.32s now", path_tail(r->path),
-                   path, there, here);
+    return err_set(e, ST_USAGE, "-o %.80s: results of another run: '%s' is %.32s in the file, %.32s now",
+                   path_tail(r->path), path, there, here);
 }
 
-/* A result of the file; one that is there already does not count. */
+/* Adds a result of the file, unless one with the same identity exists. */
 static status read_result(results *r, json_t *j, err *e)
 {
     char *id;
@@ -229,16 +247,16 @@ static status read_lines(results *r, const results_options *o, const char *text,
     return ST_OK;
 }
 
-/* The content of the file; what follows its last line end is no line. */
+/* Reads the file. Text after its last newline is an incomplete line and is removed. */
 static status read_file(results *r, const results_options *o, err *e)
 {
     char *text = NULL;
     size_t n = 0, m = sizeof mark - 1;
     if (r->fd >= 0) TRY(file_read(&text, &n, r->path, MAX_FILE_BYTES, e));
-    TRY(ranks_share_text(o->ranks, &text, &n, e));
+    TRY(ranks_broadcast_text(o->ranks, &text, &n, e));
     status st = memcmp(text, mark, n < m ? n : m) == 0
                     ? ST_OK
-                    : err_set(e, ST_USAGE, "-o %s: not a file of results", path_tail(r->path));
+                    : err_set(e, ST_USAGE, "-o %s: not a results file", path_tail(r->path));
     const char *end = n ? memrchr(text, '\n', n) : NULL;
     r->size = end ? (off_t)(end - text) + 1 : 0;
     if (st == ST_OK && end) st = read_lines(r, o, text, (size_t)r->size, e);
@@ -251,6 +269,9 @@ static status read_file(results *r, const results_options *o, err *e)
 static status open_file(results *r, const results_options *o, err *e)
 {
     struct stat s;
+    if (strcmp(o->path, "-") == 0)
+        return err_set(e, ST_USAGE,
+                       "-o -: name a file, which a later run can continue; --json - writes to standard output");
     if (!(r->path = mem_strdup(o->path))) return err_set(e, ST_NOMEM, "out of memory");
     if (o->ranks && o->ranks->rank > 0) return read_file(r, o, e);
     r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -267,7 +288,10 @@ status results_open(results **out, const results_options *o, err *e)
     results *r;
     *out = NULL;
     TRY(MEM_NEW(&r, 1, e));
-    *r = (results){.fd = -1, .identity = o->identity, .by_id = json_object()};
+    *r = (results){.fd = -1,
+                   .identity = o->identity,
+                   .by_id = json_object(),
+                   .config = json_incref((json_t *)(uintptr_t)o->config)};
     status st = r->by_id ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     if (st == ST_OK && o->path) st = open_file(r, o, e);
     if (st != ST_OK) results_close(r);
@@ -280,6 +304,7 @@ void results_close(results *r)
     if (!r) return;
     if (r->fd >= 0) close(r->fd);
     json_decref(r->by_id);
+    json_decref(r->config);
     mem_free(r->path);
     mem_free(r);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A file of results from which a run that was ended goes on: JSON lines, first the whole configuration of the run, then
- * one object for each result. Each line is on the disk before work on the next begins. A run with the same
- * configuration goes on where the file ends; one with another configuration is refused.
+/* A results file from which an interrupted run resumes: JSON lines, first the whole configuration of the run, then one
+ * object per result. Each line is synced to disk before the next answer is computed. A run with the same configuration
+ * resumes at the end of the file; another configuration is an error.
  *
  *     {"kvasir": "eval longbench", "config": {...}, "started": {...}}
  *     {"dataset": "qasper", ...} */
@@ -17,41 +17,45 @@
 typedef struct results results;
 
 typedef struct {
-    const char *path;            /* NULL: the results are kept in memory alone */
-    const char *command;         /* whose file it is */
-    const json_t *config;        /* an object; everything that results depend on, and nothing else */
-    const json_t *started;       /* an object: what may differ when the run goes on (time, threads, ...) */
-    const char *const *identity; /* NULL-terminated: the members that tell results apart */
-    comm *ranks;                 /* the first rank has the file, all know its results; NULL: one process only */
+    const char *path;            /* NULL: results are only kept in memory */
+    const char *command;         /* command that writes the file */
+    const json_t *config;        /* an object: everything that results depend on, and nothing else */
+    const json_t *started;       /* an object: members that may differ in a resumed run (time, threads, ...) */
+    const char *const *identity; /* NULL-terminated keys that identify a result */
+    comm *ranks;                 /* the first rank has the file and broadcasts its results; NULL: one process */
 } results_options;
 
-/* Opens or creates the file, reads the results in it and cuts an incomplete last line off. The file is locked
- * against a second run. Errors: ST_USAGE for another configuration or command (naming the key that differs, and both
- * values) and for a file that is none of ours, which stays as it is; ST_FORMAT naming the line; ST_IO. */
+/* Opens or creates the file, reads its results, and truncates an incomplete last line. The file is locked against a
+ * second run. Errors: ST_USAGE for another configuration (naming the first different key and both values), for another
+ * command, and for a file without results, which is left unchanged; ST_FORMAT with the line; ST_IO. */
 status results_open(results **out, const results_options *o, err *e);
 void results_close(results *r);
 
-/* Of several results with one identity in the file the first counts. */
+/* Returns the number of results. Of lines with the same identity, the first counts. */
 size_t results_count(const results *r);
-/* Returns the result with the identity of `like`, an object with at least these members, which it takes; NULL: missing,
- * or like is NULL. */
+/* Return all results in their order, a new list, and the configuration. NULL: out of memory. */
+json_t *results_list(const results *r);
+json_t *results_config(const results *r);
+/* Returns the result with the identity of `like`, an object with at least the identity's members; NULL: missing, or
+ * `like` is NULL. Takes ownership of `like`. */
 const json_t *results_find(const results *r, json_t *like);
 
-/* Takes the line. When this returns ST_OK it is on the disk. On an error (a full disk, say) the file ends with the
- * last whole line. A line whose identity is there already is ST_USAGE. */
+/* Takes ownership of the line and syncs it to disk. On an error (disk full, for example) the file ends with the last
+ * complete line. ST_USAGE: a line with this identity exists. */
 status results_add(results *r, json_t *line, err *e);
 
-/* A member as a number; NAN: it is none. And the other way round: a number that JSON cannot hold is null. */
+/* Returns a member as a number; NAN: not a number. results_real is the inverse: a number that JSON cannot represent is
+ * null. */
 double results_number(const json_t *line, const char *key);
 json_t *results_real(double x);
-/* Adds x to the list and returns it. Takes both; NULL if one is NULL, or out of memory. */
+/* Appends x to the list and returns the list. Takes ownership of both; NULL if one is NULL, or out of memory. */
 json_t *results_append(json_t *list, json_t *x);
-/* A list of numbers; NULL: out of memory. */
+/* Returns a list of numbers; NULL: out of memory. */
 json_t *results_reals(const double *x, size_t n);
-/* Adds the members of `more` to o and returns it. Takes both; NULL if one is NULL, or out of memory. */
+/* Adds the members of `more` to o and returns o. Takes ownership of both; NULL if one is NULL, or out of memory. */
 json_t *results_merge(json_t *o, json_t *more);
 
-/* The path of the first difference between two values ("runs[1].budget") and both sides as text; false: equal. */
+/* Finds the first difference between two values: its path ("runs[1].budget") and both sides as text. False: equal. */
 bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48], char right[48]);
 
 #endif

@@ -33,13 +33,13 @@ status dataset_find(size_t *out, const dataset_names *names, const char *name, s
         }
     }
     if (least > 0)
-        return err_set(e, ST_USAGE, "'%.*s' is no dataset of %s; the nearest name is %s", (int)n, name, names->bench,
+        return err_set(e, ST_USAGE, "'%.*s' is not a dataset of %s; the nearest name is %s", (int)n, name, names->bench,
                        dataset_name(names, best));
     *out = best;
     return ST_OK;
 }
 
-/* Returns the length of a name without its ending. */
+/* Returns the length of a name without its suffix. */
 static size_t without_ending(const dataset_names *names, const char *name, size_t n)
 {
     size_t k = names->ending ? strlen(names->ending) : 0;
@@ -62,7 +62,7 @@ status datasets_mark(bool *wanted, const dataset_names *names, const char *optio
     return st;
 }
 
-/* Sets *d to the dataset of the record's member "dataset", which must not be another one than the file's. */
+/* Sets *d to the dataset named by the record's member "dataset", which must agree with the file's dataset. */
 static status dataset_of(size_t *d, const dataset_names *names, const json_t *root, const char *where, err *e)
 {
     const json_t *field = json_object_get(root, "dataset");
@@ -70,7 +70,7 @@ static status dataset_of(size_t *d, const dataset_names *names, const json_t *ro
     size_t of_file = *d;
     err inner = {0};
     if (!field && of_file != DATASET_UNKNOWN) return ST_OK;
-    if (!name) return err_set(e, ST_FORMAT, "%s: 'dataset': expected a text", where);
+    if (!name) return err_set(e, ST_FORMAT, "%s: 'dataset': expected a string", where);
     if (dataset_find(d, names, name, without_ending(names, name, strlen(name)), &inner) != ST_OK)
         return err_set(e, ST_FORMAT, "%s: 'dataset': %.120s", where, inner.msg);
     if (of_file == DATASET_UNKNOWN || of_file == *d) return ST_OK;
@@ -197,16 +197,16 @@ static status note_file(json_t *files, const char *path, const char *text, size_
     sha256_add(&h, text, n);
     sha256_hex(&h, sum);
     if (is_listed(files, sum))
-        return err_set(e, ST_USAGE, "--data: %s has the samples of another file of the list", path_tail(path));
+        return err_set(e, ST_USAGE, "--data: %s has the same content as another file", path_tail(path));
     err shown = {0};
-    err_set(&shown, ST_OK, "%s", slash ? slash + 1 : path); /* a name need not be UTF-8 */
+    err_set(&shown, ST_OK, "%s", slash ? slash + 1 : path); /* makes the name valid UTF-8 */
     json_t *file = json_pack("{s:s, s:s}", "name", shown.msg, "sha256", sum);
     return json_array_append_new(files, file) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
 status samples_file(char **text, size_t *n, const char *path, json_t *files, err *e)
 {
-    TRY(file_read(text, n, path, MAX_FILE_BYTES, e));
+    TRY(file_read_input(text, n, path, MAX_FILE_BYTES, e));
     status st = note_file(files, path, *text, *n, e);
     if (st == ST_OK) return ST_OK;
     mem_free(*text);
@@ -216,12 +216,12 @@ status samples_file(char **text, size_t *n, const char *path, json_t *files, err
 
 /* ---- reading ---- */
 
-/* What the records of one file go through. */
+/* State while the records of one file are read. */
 typedef struct {
     sample_list *l;
     const sample_reader *r;
-    const sample_source *from; /* NULL: every sample is kept */
-    int64_t *count;            /* [datasets] samples so far */
+    const sample_source *from; /* NULL: all samples are kept */
+    int64_t *count;            /* [datasets] number of samples so far */
     const char *path;
     size_t of_file; /* dataset of the file, or DATASET_UNKNOWN */
     bool any;       /* the file has samples */
@@ -237,7 +237,7 @@ static status read_sample(reading *g, void *s, const char *where, err *e)
     return r->read(r->own, s, g->path, where, e);
 }
 
-/* Samples that the limit leaves out are not kept: official files are large. */
+/* True if the sample is selected. Samples beyond the limit are dropped at once, because official files are large. */
 static bool is_kept(const reading *g, const sample_head *s)
 {
     const sample_source *from = g->from;
@@ -292,7 +292,7 @@ static status read_file(reading *g, const char *path, size_t of_file, err *e)
     return st;
 }
 
-/* Reads DIR/NAME where it exists, which *there says. */
+/* Reads DIR/NAME if it exists; sets *there. */
 static status read_within(reading *g, const char *dir, const char *name, size_t of_file, bool *there, err *e)
 {
     char *path = path_join(dir, name);
@@ -345,10 +345,11 @@ static status read_folder(reading *g, const char *dir, err *e)
     if (!name) return err_set(e, ST_IO, "--data %s: a folder, expected files", path_tail(dir));
     for (; *name && !there; name++) TRY(read_within(g, dir, *name, 0, &there, e));
     return there ? ST_OK
-                 : err_set(e, ST_IO, "--data %s: no %s, no %s", path_tail(dir), g->r->in_folder[0], g->r->in_folder[1]);
+                 : err_set(e, ST_IO, "--data %s: neither %s nor %s exists", path_tail(dir), g->r->in_folder[0],
+                           g->r->in_folder[1]);
 }
 
-/* Returns the dataset that a file is named after. */
+/* Returns the dataset that a file is named after, or DATASET_UNKNOWN. */
 static size_t dataset_of_name(const dataset_names *names, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -385,7 +386,7 @@ bool sample_has_nul(utf8_text s)
 status sample_text(utf8_text *out, const json_t *root, const char *field, const char *where, err *e)
 {
     const json_t *j = json_object_get(root, field);
-    if (!json_is_string(j)) return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
+    if (!json_is_string(j)) return err_set(e, ST_FORMAT, "%s: '%s': expected a string", where, field);
     *out = (utf8_text){json_string_value(j), json_string_length(j)};
     return sample_has_nul(*out) ? err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where, field) : ST_OK;
 }
@@ -399,7 +400,7 @@ status sample_options(utf8_text out[SAMPLE_OPTIONS], const json_t *root, const c
         const json_t *one = json_array_get(list, i);
         out[i] = (utf8_text){json_string_value(one), json_string_length(one)};
         if (!out[i].s || sample_has_nul(out[i]))
-            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
+            return err_set(e, ST_FORMAT, "%s: 'options': element %zu is not a string", where, i + 1);
     }
     return ST_OK;
 }
@@ -413,5 +414,5 @@ status sample_choice(json_t **labels, utf8_text answer, const utf8_text options[
         *labels = json_pack("[s%, s]", answer.s, answer.n, letter);
         return *labels ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     }
-    return err_set(e, ST_FORMAT, "%s: 'answer' is none of 'options'", where);
+    return err_set(e, ST_FORMAT, "%s: 'answer' is not one of 'options'", where);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval score METRIC`: predictions in, scores out. No dataset's post-processing is applied. */
+/* `eval score METRIC`: reads predictions, prints scores. Applies no dataset's post-processing. */
 #include "config.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 typedef struct {
     tool_options t;
-    const char *metric; /* the argument */
+    const char *metric; /* command-line argument */
     bool mean;
 } score_options;
 
@@ -33,8 +33,7 @@ static status find_metric(const metric **out, const char *name, err *e)
         nearest_try(&near, metric_name(k), strlen(metric_name(k)));
     }
     return err_set(e, ST_USAGE,
-                   "%.40s: no metric of this name%s; there are%s, tasks of InfiniteBench and SCBench, gsm8k, math, "
-                   "aime, gpqa",
+                   "%.40s: unknown metric%s; supported:%s, tasks of InfiniteBench and SCBench, gsm8k, math, aime, gpqa",
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 
@@ -59,9 +58,9 @@ static status score_one(void *own, const prediction *p, err *e)
 static status score_lines(const score_options *o, metrics *m, const metric *k, line_reader r, err *e)
 {
     scorer s = {.m = m, .k = k};
-    /* Some metrics take numbers. */
+    /* Some metrics accept numbers. */
     TRY(predictions_each(r, "prediction", metric_takes_labels(k) ? "answers" : NULL, score_one, &s, e));
-    if (o->mean && s.count == 0) return err_set(e, ST_FORMAT, "--mean: there are no predictions");
+    if (o->mean && s.count == 0) return err_set(e, ST_FORMAT, "--mean: no predictions");
     if (o->mean) TRY(out_printf(e, "mean %.17g\n", s.sum / (double)s.count));
     return out_flush(e);
 }
@@ -75,11 +74,11 @@ static status cmd_score(void *options, err *e)
     const char *dir;
     char *input = NULL;
     status st;
-    if (o->t.out.json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
+    if (o->t.out.json) return err_set(e, ST_USAGE, "--json: not supported; scores are written to standard output");
     TRY_GOTO(find_metric(&k, o->metric, e));
     TRY_GOTO(cli_data_dir(&dir, e));
     TRY_GOTO(metrics_open(&m, dir, e));
-    TRY_GOTO(file_read_stream(&input, &r.size, stdin, r.name, MAX_INPUT_BYTES, e));
+    TRY_GOTO(file_read_text(&input, &r.size, "-", MAX_INPUT_BYTES, e));
     r.s = input;
     TRY_GOTO(score_lines(o, m, k, r, e));
 done:

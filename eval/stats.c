@@ -16,7 +16,7 @@ void stats_wilson(double k, int64_t n, double *low, double *high)
     double count = (double)n, p = k / count, z2 = z * z;
     double middle = p + z2 / (2 * count), scale = 1 + z2 / count;
     double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count * count));
-    /* At the ends one bound is 0 or 1 exactly; rounding would leave it beside. */
+    /* For k = 0 or k = n one bound is exactly 0 or 1; computing it would round. */
     if (k > 0) *low = (middle - half) / scale;
     if (k < count) *high = (middle + half) / scale;
 }
@@ -49,9 +49,9 @@ double stats_median(double *x, size_t n)
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/* Of sorted values; linear between them. n > 0. */
-static double quantile(const double *x, size_t n, double q)
+double stats_quantile(double *x, size_t n, double q)
 {
+    qsort(x, n, sizeof *x, compare);
     double at = q * (double)(n - 1), below = floor(at);
     size_t i = (size_t)below;
     return i + 1 < n ? x[i] + (at - below) * (x[i + 1] - x[i]) : x[i];
@@ -60,7 +60,7 @@ static double quantile(const double *x, size_t n, double q)
 double stats_spread(double *x, size_t n)
 {
     double median = stats_median(x, n);
-    return median == 0 ? 0 : (quantile(x, n, 0.75) - quantile(x, n, 0.25)) / median;
+    return median == 0 ? 0 : (stats_quantile(x, n, 0.75) - stats_quantile(x, n, 0.25)) / median;
 }
 
 double round_decimals(double x, int decimals)

@@ -6,26 +6,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 95 % interval of a share of k successes in n trials, both within [0, 1]; n = 0: [0, 1]. k may be a sum of shares.
- * Source: Wilson 1927, without continuity correction, z = 1.959964. */
+/* Computes the 95 % interval of a proportion of k successes in n trials, within [0, 1]; n = 0: [0, 1]. k may be a sum
+ * of fractions. Source: Wilson 1927, without continuity correction, z = 1.959964. */
 void stats_wilson(double k, int64_t n, double *low, double *high);
 
-/* The chance that one of k samples is right where c of n were, 1 <= k <= n, without bias: pass@k.
- * Source: Chen et al. 2021, "Evaluating large language models trained on code". */
+/* Returns the unbiased estimate of pass@k: the probability that at least one of k samples is right, if c of n samples
+ * were; 1 <= k <= n. Source: Chen et al. 2021, "Evaluating large language models trained on code". */
 double stats_pass(size_t n, size_t c, size_t k);
 
-/* Mean tokens of a verification of n drafted tokens, its own included: 1 + h_1 + h_1 h_2 + ...; hazard [n]: the chance
- * of each where those before it were right; NAN: they never were. Source: doc/evals.md 21.2. */
+/* Returns the mean number of tokens per verification of n drafted tokens, including its own: 1 + h_1 + h_1 h_2 + ...
+ * hazard [n]: acceptance probability of each token, given that those before it were accepted; NAN: they never were.
+ * Source: doc/evals.md 21.2. */
 double stats_accepted_length(const double *hazard, size_t n);
 
-/* The middle value, of an even number the mean of the two middle ones; sorts x. n = 0: 0. */
+/* Returns the median, for even n the mean of the two middle values; n = 0: 0. Sorts x. */
 double stats_median(double *x, size_t n);
 
-/* The width of the middle half, from the lower quartile to the upper one (between two values in proportion), over the
- * median; sorts x. 0 where the median is 0. */
+/* Returns a quantile, q in [0, 1], of n > 0 values, interpolated linearly. Sorts x. */
+double stats_quantile(double *x, size_t n, double q);
+
+/* Returns the interquartile range (quartiles interpolated linearly) divided by the median; 0 if the median is 0. Sorts
+ * x. */
 double stats_spread(double *x, size_t n);
 
-/* round(x, decimals): the exact value to so many decimals, ties to even. */
+/* round(x, decimals): exact value to a number of decimals, ties to even. */
 double round_decimals(double x, int decimals);
 
 #endif

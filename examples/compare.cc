@@ -28,7 +28,7 @@ struct Free {
 using Model = std::unique_ptr<kvasir_model, Free>;
 using Session = std::unique_ptr<kvasir_session, Free>;
 
-// A call with its message as an exception.
+// Calls a function of the library; throws its message if it fails.
 template <class F, class... Args> void must(F f, Args... args)
 {
     char message[256];

@@ -2,7 +2,7 @@
 /* Continues a text: complete DIR STRATEGY TEXT
  *     cc complete.c $(pkg-config --cflags --libs kvasir) -o complete
  *     ./complete $(pkg-config --variable=demodir kvasir) quest:budget=256 "It was a dark night, and the"
- * C11 and C++ alike. */
+ * The source is both C11 and C++. */
 #include <kvasir.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@ static void must(kvasir_status status)
     exit(1);
 }
 
-/* One token after the other, printed as they come. */
-static void go_on(kvasir_session *session, kvasir_text *text, const kvasir_model *model)
+/* Generates tokens and prints them one by one. */
+static void generate(kvasir_session *session, kvasir_text *text, const kvasir_model *model)
 {
     kvasir_sampling sampling;
     memset(&sampling, 0, sizeof sampling);
@@ -54,11 +54,14 @@ int main(int argc, char **argv)
     }
     must(kvasir_model_load(&model, argv[1], NULL, message, sizeof message));
     must(kvasir_tokenize(model, argv[3], strlen(argv[3]), KVASIR_BOS, ids, 4096, &n, message, sizeof message));
-    if (n > 4096) n = 4096;
+    if (n > 4096) {
+        fprintf(stderr, "complete: the text has %zu tokens, at most 4096 are read\n", n);
+        return 1;
+    }
     must(kvasir_session_create(&session, model, argv[2], "f16", (int64_t)n + N_NEW, message, sizeof message));
     must(kvasir_session_feed(session, ids, n, KVASIR_PROMPT, NULL, message, sizeof message));
     must(kvasir_text_create(&text, model, message, sizeof message));
-    go_on(session, text, model);
+    generate(session, text, model);
     memset(&stats, 0, sizeof stats);
     stats.struct_size = sizeof stats;
     must(kvasir_session_stats(session, &stats, message, sizeof message));

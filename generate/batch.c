@@ -11,41 +11,41 @@
 #include "model/sampler.h"
 #include "model/session_file.h"
 
-/* A run's session where the next prompt will go on from it. */
+/* Copy of a run's session, from which the next prompt can continue. */
 typedef struct {
     session_file *copy;
-    size_t prompt, at; /* made by this prompt behind so many tokens of its head; 0: there is none */
+    size_t prompt, at; /* prompt that made the copy, and length of its head at that point; at 0: no copy */
 } branch;
 
-/* One answer in progress. */
+/* An answer in progress. */
 typedef struct {
-    sequence q; /* its ids: earlier answers, head, tail and new tokens */
+    sequence q; /* ids: earlier answers, head, tail and new tokens */
     const batch_prompt *p;
     branch *branch;      /* of its run */
-    size_t prompt, keep; /* keep: tokens of the head after which the branch is made, 0: nowhere */
-    size_t n;            /* new tokens */
+    size_t prompt, keep; /* keep: tokens of the head after which to make the branch; 0: none */
+    size_t n;            /* number of new tokens */
     int32_t *ids;        /* [most new tokens] */
     int32_t next;
     bool wanted, stopped;
     int64_t time_ns;
-    attn_stats before; /* of the answers that its prompt follows */
+    attn_stats before; /* statistics before a prompt that follows other answers */
 } seat;
 
 /* Runs whose sessions exist at the same time. */
 typedef struct {
     batch_job *job;
     batch_run *all;
-    const size_t *run; /* [n] which of them */
+    const size_t *run; /* [n]: indices into `all` */
     size_t n;
     seat *seats;      /* [n, jobs] */
     branch *branches; /* [n] */
-    bool alone;       /* memory has no room for them: every prompt is fed from its start */
-    /* For one prefill or decode step: */
+    bool alone;       /* no memory for branches: every prompt is fed from its start */
+    /* Buffers for one prefill or decode step. */
     stepper x;
     sequence **batch;          /* [n or jobs] */
-    seat **of;                 /* their seats */
-    int32_t *ids;              /* of all seats */
-    double done, unit, weight; /* progress: part done, of one answer, of what is in progress */
+    seat **of;                 /* seats of `batch`, in the same order */
+    int32_t *ids;              /* new tokens of all seats */
+    double done, unit, weight; /* progress: fraction done, fraction per answer, fraction in progress */
 } group;
 
 int64_t batch_limit(const batch_prompt *prompts, size_t n)
@@ -64,7 +64,7 @@ double batch_attended(const attn_stats *s, int n_kv)
     return s->steps > 0 ? s->attended / ((double)s->steps * n_kv) : -1;
 }
 
-/* Half of an answer's time is counted for its prefill, half for its decode steps. */
+/* Reports progress. Prefill and decode steps each count for half of an answer. */
 static bool report(const group *g, double part)
 {
     return g->job->progress(g->job->ctx, g->done + part * g->weight);
@@ -77,7 +77,7 @@ static bool is_stop(const batch_prompt *p, int32_t id)
     return false;
 }
 
-/* The best of those ids that the first token may be. */
+/* Returns the most likely of the ids allowed as first token. */
 static int32_t choose_only(const batch_prompt *p, const float *logits)
 {
     int32_t best = p->only[0];
@@ -86,7 +86,7 @@ static int32_t choose_only(const batch_prompt *p, const float *logits)
     return best;
 }
 
-/* The next token; the first one of an answer may have to be no stop, or one of a few. */
+/* Chooses the next token. The first token of an answer can be restricted to some ids or exclude stop tokens. */
 static int32_t choose(seat *t, float *logits, size_t vocab)
 {
     const batch_prompt *p = t->p;
@@ -104,7 +104,7 @@ static bool on_chunk(void *ctx, int64_t done, int64_t total)
     return report(ctx, (double)done / (double)total);
 }
 
-/* The end of the prompt in the head that begins at `at`. */
+/* Returns the end of the part of the head that begins at `at`. */
 static size_t prompt_end(const batch_prompt *p, size_t at)
 {
     for (size_t i = 0; i < p->n_breaks; i++)
@@ -112,7 +112,8 @@ static size_t prompt_end(const batch_prompt *p, size_t at)
     return p->n_head;
 }
 
-/* The batch of seat i of n: it, and those behind it that can share its prompt up to `end`. */
+/* Collects in g->of and g->batch seat i and those after it that can share its prompt up to `end`. Returns their
+ * number. */
 static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
 {
     size_t count = 0, at = row[i]->q.n_fed;
@@ -127,7 +128,7 @@ static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
     return count;
 }
 
-/* Makes the branch of a seat that has come to its place. Without one the next prompt is fed from its start. */
+/* Makes the branch of a seat that has reached its `keep`. If that fails, the next prompt is fed from its start. */
 static status keep_branch(seat *t, err *e)
 {
     err why = {0};
@@ -142,8 +143,8 @@ static status keep_branch(seat *t, err *e)
     return ST_OK;
 }
 
-/* What the store has of the first prompt of a head. */
-static void find_known(group *g, seat *t)
+/* Looks up the first part of a head in the prefix cache. */
+static void find_cached(group *g, seat *t)
 {
     batch_job *job = g->job;
     const batch_prompt *p = t->p;
@@ -154,7 +155,7 @@ static void find_known(group *g, seat *t)
     job->cached_tokens += (int64_t)t->q.n_fed;
 }
 
-/* The next prompt, or a piece of it, in the head of seat i of n, and of those that share it. */
+/* Prefills the next part of the head of seat i, or a piece of it, also for the seats that can share it. */
 static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *e)
 {
     batch_job *job = g->job;
@@ -174,7 +175,7 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
         seat *t = g->of[k];
         t->time_ns += ns / (int64_t)count;
         t->next = first;
-        if (t != row[i] && t->q.by && last) sampler_share(t->q.by); /* it drew the same */
+        if (t != row[i] && t->q.by && last) sampler_uniform(t->q.by); /* every session draws the same */
         TRY(keep_branch(t, e));
     }
     g->done += g->weight;
@@ -183,7 +184,7 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
     return ST_OK;
 }
 
-/* The heads of n seats, which have the same prompt. */
+/* Prefills the heads of n seats with the same prompt. */
 static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++) {
@@ -197,7 +198,7 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 
 /* ---- decode ---- */
 
-/* The end of an answer: what was verified ahead of it goes. Its last token is not fed. */
+/* Ends an answer: forgets steps ahead of it, and its last token, which is not fed. */
 static status forget_ahead(seat *t, err *e)
 {
     TRY(sequence_settle(&t->q, e));
@@ -205,12 +206,13 @@ static status forget_ahead(seat *t, err *e)
     return ST_OK;
 }
 
-/* True if a seat has a token to feed, which is then the next of its sequence; not when its answer is complete. */
+/* Sets *feeds if a seat has a token to feed, which is then the next of its sequence. False once its answer is
+ * complete. */
 static status next_token(const batch_job *job, seat *t, bool *feeds, err *e)
 {
     *feeds = false;
     if (!t->wanted || t->n == t->p->n_new || t->stopped) return ST_OK;
-    if (t->q.n_fed < t->q.ids.n) { /* of the tail */
+    if (t->q.n_fed < t->q.ids.n) { /* tokens of the tail */
         *feeds = true;
         return ST_OK;
     }
@@ -219,12 +221,12 @@ static status next_token(const batch_job *job, seat *t, bool *feeds, err *e)
     if (t->stopped) return ST_OK;
     t->ids[t->n++] = t->next;
     if (job->ends) TRY(job->ends(job->ctx, t->prompt, t->ids, t->n, &t->stopped, e));
-    *feeds = !t->stopped && t->n < t->p->n_new; /* the last one is not fed */
+    *feeds = !t->stopped && t->n < t->p->n_new; /* the last token is not fed */
     return ST_OK;
 }
 
-/* True if the choices after a step of the first n seats of g->of need logits: a first token that may not be any, or a
- * tail before drafts. */
+/* True if a step of the first n seats of g->of must return logits: before a restricted first token, and for a tail that
+ * precedes drafts. */
 static bool needs_logits(const group *g, size_t n)
 {
     bool needs = false;
@@ -236,7 +238,7 @@ static bool needs_logits(const group *g, size_t n)
     return needs;
 }
 
-/* A step of the first n seats of g->of; what each is to feed next. */
+/* Runs a step of the first n seats of g->of and sets the next token of each. */
 static status feed_seats(group *g, size_t n, err *e)
 {
     bool look = needs_logits(g, n);
@@ -244,7 +246,7 @@ static status feed_seats(group *g, size_t n, err *e)
     TRY(look ? sequence_decode(&g->x, g->batch, n, e) : sequence_next(&g->x, g->batch, n, e));
     for (size_t k = 0; k < n; k++) {
         seat *t = g->of[k];
-        if (t->q.n_fed < t->q.ids.n) { /* more of the tail: nothing was chosen yet */
+        if (t->q.n_fed < t->q.ids.n) { /* in the tail, discard the choice */
             if (t->q.by) sampler_set_random(t->q.by, t->p->random);
             continue;
         }
@@ -253,7 +255,7 @@ static status feed_seats(group *g, size_t n, err *e)
     return ST_OK;
 }
 
-/* One step of those seats that are not complete; how many there were. */
+/* Runs one step of the seats that are not complete; *n is their number. */
 static status decode_step(group *g, seat *seats, size_t *n, err *e)
 {
     *n = 0;
@@ -308,7 +310,7 @@ static bool is_followed(const batch_job *job, size_t prompt)
     return prompt + 1 < job->n_prompts && job->prompts[prompt + 1].follows;
 }
 
-/* Wanted by itself, or for one that follows. */
+/* True if an answer is wanted, or one that follows it. */
 static bool is_needed(const batch_job *job, size_t run, size_t prompt)
 {
     for (; !is_wanted(job, run, prompt); prompt++)
@@ -328,7 +330,7 @@ static attn_stats stats_since(attn_stats now, const attn_stats *from)
     return now;
 }
 
-static status hand_over(group *g, size_t i, seat *t, err *e)
+static status report_answer(group *g, size_t i, seat *t, err *e)
 {
     const attn_seq *a = session_attn(t->q.s);
     TRY(forget_ahead(t, e));
@@ -345,7 +347,7 @@ static status hand_over(group *g, size_t i, seat *t, err *e)
     return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
 }
 
-/* Feeds the prompt that follows the answer of a seat of run i of the group; there may be none that is needed. */
+/* Feeds the prompt that follows a seat's answer in run i of the group. Clears t->wanted if no such prompt is needed. */
 static status follow(group *g, size_t i, seat *t, err *e)
 {
     const batch_job *job = g->job;
@@ -378,7 +380,7 @@ static status follow(group *g, size_t i, seat *t, err *e)
     return ST_OK;
 }
 
-/* Run i of the group over the prompts that are side by side. */
+/* Decodes the current prompts of run i of the group and reports their answers. */
 static status decode_seats(group *g, size_t i, err *e)
 {
     seat *seats = &g->seats[i * g->job->jobs];
@@ -396,11 +398,11 @@ static status decode_seats(group *g, size_t i, err *e)
     }
     g->done += g->weight;
     for (size_t k = 0; k < g->job->jobs; k++)
-        if (seats[k].wanted) TRY(hand_over(g, i, &seats[k], e));
+        if (seats[k].wanted) TRY(report_answer(g, i, &seats[k], e));
     return report(g, 0) ? ST_OK : err_set(e, ST_INTERRUPTED, "interrupted");
 }
 
-/* And over those that follow their answers. */
+/* Decodes the current prompts of run i and all that follow their answers. */
 static status decode_run(group *g, size_t i, err *e)
 {
     seat *seats = &g->seats[i * g->job->jobs];
@@ -417,7 +419,7 @@ static status decode_run(group *g, size_t i, err *e)
 
 /* ---- sets of prompts ---- */
 
-/* Whether both have the same head, with the same breaks. */
+/* True if both prompts have the same head with the same breaks. */
 static bool same_head(const batch_prompt *a, const batch_prompt *b)
 {
     return a->n_head == b->n_head && a->n_breaks == b->n_breaks &&
@@ -425,8 +427,9 @@ static bool same_head(const batch_prompt *a, const batch_prompt *b)
            (a->n_head == 0 || memcmp(a->head, b->head, a->n_head * sizeof *a->head) == 0);
 }
 
-/* Tokens that the heads of two prompts have in common, up to a break of the second which the first has too, or ends
- * at; with the same breaks before. All of a head that they share, if the second has a tail to go on with. */
+/* Returns the number of leading tokens shared by two heads: up to a break of the second that is also a break or the end
+ * of the first, with equal breaks before it. If the heads are equal and the second has a tail, returns the whole
+ * head. */
 static size_t common_head(const batch_prompt *a, const batch_prompt *b)
 {
     size_t common = 0;
@@ -440,14 +443,15 @@ static size_t common_head(const batch_prompt *a, const batch_prompt *b)
     return common;
 }
 
-/* Where the next prompt goes on from this one's session. */
+/* Returns the length of the head after which the next prompt branches off; 0: none. */
 static size_t keep_of(const batch_job *job, size_t run, size_t prompt)
 {
     bool next = !is_followed(job, prompt) && is_needed(job, run, prompt + 1);
     return next ? common_head(&job->prompts[prompt], &job->prompts[prompt + 1]) : 0;
 }
 
-/* A seat for a prompt of run i of the group: empty, or where the prompt before it was. */
+/* Prepares a seat for a prompt of run i of the group: an empty session, a branch of the previous prompt, or a cached
+ * prefix. */
 static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
 {
     const batch_job *job = g->job;
@@ -463,9 +467,9 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
     TRY(sequence_push(&t->q, t->p->head, t->p->n_head, e));
     TRY(sequence_push(&t->q, t->p->tail, t->p->n_tail, e));
     if (!g->alone) t->keep = keep_of(job, g->run[i], prompt);
-    bool goes_on = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
-    if (!goes_on) {
-        find_known(g, t);
+    bool continues = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
+    if (!continues) {
+        find_cached(g, t);
         return ST_OK;
     }
     if (t->keep == f->at) f->prompt = prompt;
@@ -474,14 +478,14 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
     return ST_OK;
 }
 
-/* The next prompt that follows none. */
+/* Returns the index of the next prompt that does not follow another. */
 static size_t next_first(const batch_job *job, size_t prompt)
 {
     while (prompt < job->n_prompts && job->prompts[prompt].follows) prompt++;
     return prompt;
 }
 
-/* Prompts from *from on, as many as go side by side, and those that follow them; *from: the next one. */
+/* Answers the next `jobs` prompts from *from on, and those that follow them. Advances *from. */
 static status run_set(group *g, size_t *from, err *e)
 {
     const batch_job *job = g->job;
@@ -506,11 +510,11 @@ static status run_set(group *g, size_t *from, err *e)
 
 status batch_fit(size_t *fit, const batch_fitting *f, const batch_run *all, const size_t *run, size_t n, err *e)
 {
-    /* Memory is touched as sessions grow: what is available must be divided now. */
+    /* Sessions take memory as they grow, so the available memory is divided in advance. */
     backend *be = decoder_model(f->d)->be;
     size_t have = be->ops->available(be), used = 0;
     const session_size size = {.n_tokens = f->limit, .draft = f->draft};
-    TRY(comm_broadcast(be->ranks, &have, sizeof have, 0, e)); /* all must come to the same */
+    TRY(comm_broadcast(be->ranks, &have, sizeof have, 0, e)); /* all ranks must decide alike */
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;
@@ -521,8 +525,8 @@ status batch_fit(size_t *fit, const batch_fitting *f, const batch_run *all, cons
         if (*fit > 0) break;
         if (f->sessions > 1)
             return err_set(e, ST_NOMEM,
-                           "out of memory: %zu prompts side by side take %.1f MB, %.1f MB are "
-                           "available: a smaller --jobs",
+                           "out of memory: %zu parallel prompts need %.1f MB, %.1f MB are "
+                           "available; use a smaller --jobs",
                            f->sessions, (double)used / 1e6, (double)have / 1e6);
     }
     return ST_OK;
@@ -576,7 +580,7 @@ static void group_close(group *g)
     mem_free(g->ids);
 }
 
-/* Whether a prompt goes on where the one before it was: then each run has a copy of a session too. */
+/* True if any prompt can continue from the previous one. Each run then needs a copy of a session. */
 static bool has_branches(const batch_job *job)
 {
     bool any = false;
@@ -584,11 +588,11 @@ static bool has_branches(const batch_job *job)
     return any;
 }
 
-/* How many of n runs exist at the same time; with their branches, where there is memory for those. */
+/* Sets g->n to the number of runs, of n, that fit in memory together, including branches if there is room for them. */
 static status fit_group(group *g, size_t n, err *e)
 {
     const batch_job *job = g->job;
-    drafter *draft = NULL; /* of the first run, as large as those of others */
+    drafter *draft = NULL; /* of the first run; those of other runs have the same size */
     if (job->drafts) TRY(drafter_create(&draft, job->drafts, &g->all[g->run[0]].spec, e));
     batch_fitting f = {.d = job->d,
                        .options = {.chunk = job->max_shared, .max_batch = job->jobs},
@@ -597,7 +601,7 @@ static status fit_group(group *g, size_t n, err *e)
                        .draft = drafter_session(draft, 0).draft};
     err why = {0};
     if (draft) f.options.verify = SESSION_VERIFY_ROWS;
-    /* A copy of a session has no index of drafts. */
+    /* A copy of a session contains no index of drafts. */
     g->alone = draft || !has_branches(job) || batch_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
     f.sessions = job->jobs;
     status st = g->alone ? batch_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
@@ -605,7 +609,7 @@ static status fit_group(group *g, size_t n, err *e)
     return st;
 }
 
-/* Runs with an answer that is wanted, into `run`; and the number of such answers. */
+/* Lists in `run` the runs with answers that are wanted, and returns their number; *answers: total of such answers. */
 static size_t list_wanted(const batch_job *job, size_t n_runs, size_t *run, size_t *answers)
 {
     size_t n = 0;

@@ -12,33 +12,33 @@
 
 enum { MOST = SESSION_VERIFY_ROWS - 1 };
 
-/* Where drafts come from. */
+/* Sources of drafts. */
 enum { LOOKUP, STRATEGY, SOURCES };
 
 struct drafter {
-    const char *spec, *what; /* what: its name in errors */
+    const char *spec, *what; /* what: name of the option in errors */
     comm *ranks;
     bool has[SOURCES];
-    attn_spec attn; /* STRATEGY */
-    bool own;       /* which is the verifier's, with other weights: no share of its own */
+    attn_spec attn; /* spec of STRATEGY */
+    bool own;       /* `attn` is the verifier's strategy with other weights, and needs no draft rows */
     draft_pace pace[SOURCES];
-    /* The step at hand: where its drafts come from; ids that it was fed, the first of which is no draft; the next row
-     * to choose from. */
+    /* Last step: source of its drafts; tokens fed, of which the first is not a draft; number of rows, and next row to
+     * choose from. */
     int by;
     int32_t fed[SESSION_VERIFY_ROWS];
     size_t rows, at;
     int64_t began_ns, draft_ns;
     draft_counts counts;
     bool forced;
-    double share; /* forced: of the drafts */
+    double accept_rate; /* forced: fraction of drafts to accept */
     int32_t period;
     rng chance;
-    float *row; /* of drafter_copy_logits */
+    float *row; /* see drafter_copy_logits */
 };
 
-/* ---- as users write it ---- */
+/* ---- option syntax ---- */
 
-/* Takes the keys of drafts out of a word: n=K, and adapt=off, with which all K are drafted in each step. */
+/* Removes the keys of drafts from a word: n=K, and adapt=off, which drafts all K tokens in every step. */
 static status take_keys(draft_pace *p, char *word, const char *what, err *e)
 {
     char *to = word + strcspn(word, ":");
@@ -75,7 +75,7 @@ static bool is_strategy(const char *word)
     return is;
 }
 
-/* `ngram` or a strategy. */
+/* Parses `ngram` or a strategy. */
 static status read_word(drafter *d, char *word, const attn_spec *verifier, err *e)
 {
     const attn_options o = {.kv = verifier->kv};
@@ -88,7 +88,7 @@ static status read_word(drafter *d, char *word, const attn_spec *verifier, err *
     if (d->has[source])
         return err_set(e, ST_USAGE, "%s: '%.60s', expected ngram, a strategy, or one of each", d->what, d->spec);
     if (source == LOOKUP && word[5])
-        return err_set(e, ST_USAGE, "%s: '%.60s' behind ngram, expected n=1 to n=%d, or adapt=off", d->what, word + 6,
+        return err_set(e, ST_USAGE, "%s: '%.60s' after ngram, expected n=1 to n=%d, or adapt=off", d->what, word + 6,
                        (int)MOST);
     status st = source == STRATEGY ? attn_spec_parse(&d->attn, word, &o, &why) : ST_OK;
     if (st != ST_OK) return err_set(e, st, "%s: %s", d->what, why.msg);
@@ -110,11 +110,11 @@ static status read_spec(drafter *d, const attn_spec *verifier, err *e)
     return st;
 }
 
-/* With weights of their own drafts may be the verifier's steps. */
+/* Sets d->own if drafts with other weights can use the verifier's own rows. */
 static status take_weights(drafter *d, const char *weights, const attn_spec *verifier, err *e)
 {
     if (!d->has[STRATEGY])
-        return err_set(e, ST_USAGE, "--draft-weights %s: ngram drafts without the model, a strategy is expected (full)",
+        return err_set(e, ST_USAGE, "--draft-weights %s: ngram drafts do not use the model; add a strategy, e.g. full",
                        weights);
     d->own = d->attn.method == verifier->method && d->attn.kv.kind == verifier->kv.kind &&
              d->attn.kv.type == verifier->kv.type;
@@ -157,7 +157,7 @@ void drafter_begin(drafter *d)
     d->counts = (draft_counts){0};
 }
 
-/* Drafts of a source behind `all`, at most `most`, to d->fed; returns their number. */
+/* Writes up to `most` drafts of a source after `all` to d->fed + 1; *n is their number. */
 static status draft(drafter *d, int source, session *s, sampler *by, const token_list *all, size_t most, size_t *n,
                     err *e)
 {
@@ -165,7 +165,7 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     if (!d->has[source]) return ST_OK;
     size_t g = pace_length(&d->pace[source]);
     if (g > most) g = most;
-    TRY(comm_broadcast(d->ranks, &g, sizeof g, 0, e)); /* it follows from times */
+    TRY(comm_broadcast(d->ranks, &g, sizeof g, 0, e)); /* based on timings, which differ between ranks */
     if (source == LOOKUP) {
         *n = ngram_lookup(all->ids, all->n, d->fed + 1, g);
         return ST_OK;
@@ -176,7 +176,7 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     return comm_broadcast(d->ranks, d->fed + 1, g * sizeof *d->fed, 0, e);
 }
 
-/* Proposes behind `all` and verifies. */
+/* Drafts tokens after `all` and verifies them. */
 static status step(drafter *d, session *s, sampler *by, const token_list *all, size_t most, err *e)
 {
     size_t room = (size_t)(session_limit(s) - session_length(s)), n;
@@ -189,6 +189,7 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
         d->by = STRATEGY;
         TRY(draft(d, STRATEGY, s, by, all, most - 1, &n, e));
     }
+    if (by) n = sampler_fitting(by, d->fed + 1, n);
     d->draft_ns = clock_ns() - d->began_ns;
     d->rows = n + 1;
     d->at = 0;
@@ -197,23 +198,24 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
     return session_verify(s, d->fed, d->rows, e);
 }
 
-void drafter_force(drafter *d, double share, int32_t period, uint64_t seed)
+void drafter_force(drafter *d, double rate, int32_t period, uint64_t seed)
 {
     d->forced = true;
-    d->share = share;
+    d->accept_rate = rate;
     d->period = period;
     d->chance = (rng){seed};
 }
 
-/* The token behind `last`: a drafted one by its chance, or one half a period away; where none was drafted, the next. */
+/* Returns the token after `last`: a drafted one with its probability, else one half a period away. Without a draft, the
+ * next id. */
 static int32_t force(drafter *d, int32_t last)
 {
     if (d->at + 1 == d->rows) return (last + 1) % d->period;
     int32_t id = d->fed[d->at + 1];
-    return (double)rng_float(&d->chance) < d->share ? id : (id + d->period / 2) % d->period;
+    return (double)rng_float(&d->chance) < d->accept_rate ? id : (id + d->period / 2) % d->period;
 }
 
-/* After the first choice of a step, for which the device was waited for. */
+/* Records times after the first choice of a step, which waited for the device. */
 static void count_time(drafter *d)
 {
     const draft_pace *p = &d->pace[d->by];
@@ -234,7 +236,7 @@ void drafter_copy_logits(drafter *d, float *row)
     d->row = row;
 }
 
-/* Takes the last of `all` to the row that was verified ahead, or verifies it now (*fresh). */
+/* Finds the row of the last of `all` that was verified ahead, or runs a verification (*fresh). */
 static status advance(drafter *d, session *s, sampler *by, const token_list *all, size_t most, bool *fresh, err *e)
 {
     bool ahead = d->at < d->rows, right = drafter_ready(d, all);
@@ -248,7 +250,7 @@ static status advance(drafter *d, session *s, sampler *by, const token_list *all
     return step(d, s, by, all, most, e);
 }
 
-/* Counts a row that was used. */
+/* Counts a used row. */
 static void pass(drafter *d)
 {
     if (d->at++ == 0) count_time(d);
@@ -266,8 +268,8 @@ status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, 
     return ST_OK;
 }
 
-/* Copies the logits of a step. Those of its first row must be finite; the rows from another one that is not are no use.
- */
+/* Copies the logits of a step. Those of its first row must be finite; rows from the next non-finite one on
+ * are dropped. */
 static status copy_rows(drafter *d, session *s, float *rows, size_t vocab, err *e)
 {
     TRY(session_verified_logits(s, 0, rows, e));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* --draft: tokens that are proposed, then verified several in one step; the text stays that of single steps, byte for
- * byte. */
+/* Drafts (--draft): tokens are drafted, then several are verified in one step. The output equals that of single steps
+ * byte for byte. */
 #ifndef GENERATE_DRAFTER_H
 #define GENERATE_DRAFTER_H
 
@@ -12,58 +12,59 @@
 
 typedef struct drafter drafter;
 
-/* Since drafter_begin. tokens: that verifications yielded, their own included. */
+/* Counts since drafter_begin. tokens: yield of the verifications, their own tokens included. */
 typedef struct {
     int64_t proposed, accepted, verifications, tokens;
-    double ns;                   /* of all of it, by the shortest times of such steps; */
-    double single_ns;            /* of a step of one token likewise; 0: there was none */
-    int64_t draft_ns, verify_ns; /* as measured, of all drafts and of all verifications */
+    double ns;                   /* total time, estimated from the shortest recent times of equal steps */
+    double single_ns;            /* shortest recent time of a step of one token; 0: none */
+    int64_t draft_ns, verify_ns; /* measured totals of all drafts and of all verifications */
 } draft_counts;
 
-/* For `bench`: from now on a share of the reached drafts is right, by chance, whatever the session says. All other
- * tokens are ids below `period`, each followed by the next and the last by the first, so that a look-up finds some. */
-void drafter_force(drafter *d, double share, int32_t period, uint64_t seed);
+/* For `bench`: accepts each reached draft with probability `rate`, regardless of the model. All other tokens are ids
+ * below `period` in ascending order, repeated, so that n-gram lookups find drafts. */
+void drafter_force(drafter *d, double rate, int32_t period, uint64_t seed);
 
-/* Which drafts are wanted; all texts are borrowed. */
+/* Drafts requested by the user. All strings are borrowed. */
 typedef struct {
     const char *spec;    /* "ngram", a strategy, or one of each; NULL: none */
-    const char *name;    /* of the option, in errors */
-    const char *weights; /* value of --draft-weights, with which a strategy's drafts run; NULL: the model's own */
-    comm *ranks;         /* NULL: there is one process only */
+    const char *name;    /* of the option, for errors */
+    const char *weights; /* value of --draft-weights, for drafts of a strategy; NULL: the model's own */
+    comm *ranks;         /* NULL: a single process */
 } draft_options;
 
-/* Creates the drafts of a session of `verifier`; *out is NULL without a spec. ST_USAGE, ST_UNSUPPORTED. */
+/* Creates the drafts of a session of `verifier`. *out is NULL without a spec. ST_USAGE, ST_UNSUPPORTED. */
 status drafter_create(drafter **out, const draft_options *o, const attn_spec *verifier, err *e);
 void drafter_free(drafter *d);
-/* The size of a session that it is for; d may be NULL. */
+/* Returns the size of a session of n_tokens with these drafts; d may be NULL. */
 session_size drafter_session(const drafter *d, int64_t n_tokens);
 
-/* Counts from here on. */
+/* Resets the counts. */
 void drafter_begin(drafter *d);
-/* The token behind the last of `all`, which no step was fed yet but for those that were verified ahead. Of `most`
- * tokens, at least 1, are still wanted. Each token that is given must be pushed to `all` before the next call, as it is
- * or as another rank had it. */
+/* Chooses the token after the last of `all`, which has not been fed unless it was verified ahead. At most `most` (at
+ * least 1) further tokens are wanted. The caller must push each chosen token, or that of another rank, to `all` before
+ * the next call. */
 status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e);
-/* Feeds the last of `all`, as drafter_next does, and leaves the choice of the next token to the caller: *row is its
- * logits [vocab]. rows: [SESSION_VERIFY_ROWS, vocab], of this drafter alone, so that other sessions may step between.
- */
+/* Feeds the last of `all` like drafter_next, but leaves the choice of the next token to the caller, from its logits
+ * *row [vocab]. rows: [SESSION_VERIFY_ROWS, vocab] for this drafter only, so that other sessions may step in
+ * between. */
 status drafter_feed(drafter *d, session *s, sampler *by, const token_list *all, float *rows, const float **row, err *e);
-/* Whether the next one was verified ahead, so that it needs no step. */
+/* True if the last of `all` was verified ahead and needs no step. */
 bool drafter_ready(const drafter *d, const token_list *all);
-/* From now on the logits [vocab] that a token is chosen from are copied to `row` before; NULL: they are not. */
+/* Copies the logits [vocab] to `row` before each choice; NULL: off. */
 void drafter_copy_logits(drafter *d, float *row);
-/* Forgets what was verified ahead; the session keeps its rows. */
+/* Forgets tokens verified ahead; the session keeps their rows. */
 void drafter_forget(drafter *d);
-/* Forgets what was verified behind the last of `all`, which is then what it is without drafts: not fed. */
+/* Forgets rows verified from the last of `all` on. That token is then unfed, as without drafts. */
 status drafter_drop(drafter *d, session *s, const token_list *all, err *e);
 
 draft_counts drafter_counts(const drafter *d);
 const char *drafter_spec(const drafter *d);
-/* Tokens that a verification yields, its own included; 0: there was none. */
+/* Returns the average number of tokens per verification, its own included; 0 without verifications. */
 double draft_length(const draft_counts *n);
-/* {"spec", "proposed", "accepted", "verifications", "accepted_length"}; NULL when out of memory. */
+/* Returns {"spec", "proposed", "accepted", "verifications", "accepted_length"}; NULL if out of memory. */
 json_t *draft_json(const char *spec, const draft_counts *n);
-/* The same of one drafter. weights: those of drafts, which add "weights" and "weights_bytes"; NULL: the model's own. */
+/* Returns draft_json of a drafter. weights: model of the drafts, which adds "weights" and "weights_bytes"; NULL: the
+ * model's own weights. */
 json_t *drafter_json(const drafter *d, const model *weights);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The entries, and which of them go. */
+/* Entries of the prefix store, and their eviction. */
 #include "config.h"
 
 #include "generate/prefix.h"
@@ -15,33 +15,35 @@
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 
+enum { MOST_IN_MEMORY = 256 }; /* entries; each has a file descriptor, of which processes often have 1,024 */
+
 struct prefix_entry {
     prefix_entry *next;
     char key[SHA256_HEX], file_name[SHA256_HEX];
     int32_t *ids;
     size_t n;
-    /* in memory, if bytes is not 0 */
+    /* in memory if bytes is not 0 */
     session_file *file;
-    int fd;                 /* of it */
-    prefix_extent *written; /* the rest of it are holes */
+    int fd;                 /* file descriptor of `file` */
+    prefix_extent *written; /* [n_written]: written ranges; the rest are holes */
     size_t n_written, bytes;
-    /* on the disk, if disk is not 0 */
-    session_file *read; /* once it was wanted */
+    /* on disk if `disk` is not 0 */
+    session_file *read; /* open while in use */
     size_t disk;
-    bool there;    /* when the folder was last looked at */
-    bool checked;  /* this process wrote its rows or compared their checksums */
-    bool to_write; /* it goes there */
-    uint64_t used; /* when: nanoseconds that grow */
-    bool served;   /* somebody */
-    bool gone;     /* is not found any more, and freed once nobody uses it */
-    int users;     /* requests, and the one that writes it */
+    bool present;  /* found by the last scan of the folder */
+    bool checked;  /* this process wrote the rows or compared their checksums */
+    bool to_write; /* waiting to be written to disk */
+    uint64_t used; /* time of last use in nanoseconds, strictly increasing */
+    bool served;   /* used at least once */
+    bool dropped;  /* no longer found by lookups; freed once unused */
+    int users;     /* number of requests that use it, plus 1 while it is written */
 };
 
 struct prefix_store {
     prefix_options o;
     prefix_disk *disk; /* NULL: none */
     pthread_t writer;
-    pthread_mutex_t lock; /* of all that follows, and of entries but for their files */
+    pthread_mutex_t lock; /* protects all later fields, and entries except their files */
     pthread_cond_t work, written;
     bool stopping;
     prefix_counts counts;
@@ -90,7 +92,7 @@ static void entry_free(prefix_entry *x)
     mem_free(x);
 }
 
-static void leave_memory(prefix_store *p, prefix_entry *x)
+static void drop_memory(prefix_store *p, prefix_entry *x)
 {
     session_file_close(x->file);
     x->file = NULL;
@@ -98,7 +100,7 @@ static void leave_memory(prefix_store *p, prefix_entry *x)
     x->bytes = 0;
 }
 
-static void leave_disk(prefix_store *p, prefix_entry *x, const char *why)
+static void drop_disk(prefix_store *p, prefix_entry *x, const char *why)
 {
     const prefix_name name = name_of(x);
     if (x->disk) prefix_disk_remove(p->disk, &name, why);
@@ -115,19 +117,19 @@ static void insert(prefix_store *p, prefix_entry *x)
     p->counts.disk += x->disk;
 }
 
-/* Frees those that are gone, or nowhere, and that nobody uses. */
+/* Frees unused entries that are dropped or neither in memory nor on disk. */
 static void sweep(prefix_store *p)
 {
     for (prefix_entry **at = &p->list; *at;) {
         prefix_entry *x = *at;
-        if (x->users > 0 || (!x->gone && (x->bytes || x->disk))) {
+        if (x->users > 0 || (!x->dropped && (x->bytes || x->disk))) {
             at = &x->next;
             continue;
         }
         *at = x->next;
         p->counts.entries--;
-        leave_memory(p, x);
-        leave_disk(p, x, NULL);
+        drop_memory(p, x);
+        drop_disk(p, x, NULL);
         entry_free(x);
     }
 }
@@ -139,35 +141,42 @@ static size_t same_ids(const int32_t *a, const int32_t *b, size_t n)
     return k;
 }
 
-/* Whether x begins with y, which is no longer. */
+/* True if x begins with y. */
 static bool begins_with(const prefix_entry *x, const prefix_entry *y)
 {
     return x->n >= y->n && strcmp(x->key, y->key) == 0 && memcmp(x->ids, y->ids, y->n * sizeof *y->ids) == 0;
 }
 
-/* ---- which go ---- */
+/* ---- eviction ---- */
 
 static bool has_longer(const prefix_store *p, const prefix_entry *x)
 {
     for (const prefix_entry *y = p->list; y; y = y->next)
-        if (y != x && !y->gone && begins_with(y, x)) return true;
+        if (y != x && !y->dropped && begins_with(y, x)) return true;
     return false;
 }
 
-static bool goes_before(const prefix_entry *a, const prefix_entry *b)
+static bool evict_before(const prefix_entry *a, const prefix_entry *b)
 {
     return a->served != b->served ? b->served : a->used < b->used;
 }
 
-/* Of those in memory that nobody uses, or of those on the disk. */
-static prefix_entry *next_to_go(const prefix_store *p, bool memory)
+/* Returns the next entry to evict: of the unused ones in memory, or of those on disk. NULL: none. */
+static prefix_entry *next_to_evict(const prefix_store *p, bool memory)
 {
     prefix_entry *worst = NULL;
     for (prefix_entry *x = p->list; x; x = x->next) {
         bool may = memory ? x->bytes && x->users == 0 : x->disk != 0;
-        if (may && !x->gone && (!worst || goes_before(x, worst)) && !has_longer(p, x)) worst = x;
+        if (may && !x->dropped && (!worst || evict_before(x, worst)) && !has_longer(p, x)) worst = x;
     }
     return worst;
+}
+
+static size_t in_memory(const prefix_store *p)
+{
+    size_t n = 0;
+    for (const prefix_entry *x = p->list; x; x = x->next) n += x->bytes > 0;
+    return n;
 }
 
 static bool shrink(prefix_store *p, size_t bytes)
@@ -176,8 +185,8 @@ static bool shrink(prefix_store *p, size_t bytes)
     size_t used = 0;
     for (x = p->list; x; x = x->next) used += x->users > 0 ? x->bytes : 0;
     if (used > bytes) return false;
-    while (p->counts.bytes > bytes && (x = next_to_go(p, true))) {
-        leave_memory(p, x);
+    while ((p->counts.bytes > bytes || in_memory(p) > MOST_IN_MEMORY) && (x = next_to_evict(p, true))) {
+        drop_memory(p, x);
         sweep(p);
     }
     return p->counts.bytes <= bytes;
@@ -185,8 +194,8 @@ static bool shrink(prefix_store *p, size_t bytes)
 
 static void shrink_disk(prefix_store *p)
 {
-    for (prefix_entry *x; p->counts.disk > p->o.disk && (x = next_to_go(p, false));) {
-        leave_disk(p, x, NULL);
+    for (prefix_entry *x; p->counts.disk > p->o.disk && (x = next_to_evict(p, false));) {
+        drop_disk(p, x, NULL);
         sweep(p);
     }
 }
@@ -207,7 +216,7 @@ static size_t bytes_of(int fd)
     return fstat(fd, &s) == 0 ? (size_t)s.st_blocks * 512 : 0;
 }
 
-/* Which parts of the file were written: all, where the system does not tell. */
+/* Lists the written ranges of the file; one range for all of it if the system does not report holes. */
 static status find_written(prefix_entry *x, err *e)
 {
     size_t cap = 0;
@@ -223,7 +232,7 @@ static status find_written(prefix_entry *x, err *e)
     return ST_OK;
 }
 
-/* Where a mapped hole is read or written, the system fills it with zeros for good: they are given back. */
+/* Releases pages of holes. Access to a mapped hole allocates a page of zeros. */
 static void punch_holes(const prefix_entry *x)
 {
     struct stat s;
@@ -245,17 +254,17 @@ static status fill(prefix_entry *x, const prefix_prompt *of, const session *s, e
     return find_written(x, e);
 }
 
-/* ---- the disk ---- */
+/* ---- disk ---- */
 
-/* Another process may have used it, or written it again. */
+/* Updates an entry that another process used or wrote again. */
 static bool has_found(void *ctx, const char *file, size_t bytes, uint64_t used)
 {
     prefix_store *p = ctx;
     for (prefix_entry *x = p->list; x; x = x->next) {
         if (strcmp(x->file_name, file) != 0) continue;
-        x->there = true;
+        x->present = true;
         if (used > x->used) x->used = used;
-        if (x->disk == 0 && !x->to_write && !x->gone) {
+        if (x->disk == 0 && !x->to_write && !x->dropped) {
             x->disk = bytes;
             p->counts.disk += bytes;
         }
@@ -271,22 +280,22 @@ static bool add_found(void *ctx, const prefix_name *name, size_t bytes, uint64_t
     err e = {0};
     if (entry_new(&x, name, &e) != ST_OK) return false;
     x->disk = bytes;
-    x->there = true;
+    x->present = true;
     x->used = used;
     if (used > p->clock) p->clock = used;
     insert(p, x);
     return true;
 }
 
-/* Under the lock: what other processes did in the folder. */
-static void look_again(prefix_store *p)
+/* Applies changes that other processes made to the folder. Called with the lock held. */
+static void rescan(prefix_store *p)
 {
     const prefix_found found = {has_found, add_found, p};
     if (!p->disk) return;
-    for (prefix_entry *x = p->list; x; x = x->next) x->there = false;
-    if (!prefix_disk_look(p->disk, &found)) return;
+    for (prefix_entry *x = p->list; x; x = x->next) x->present = false;
+    if (!prefix_disk_scan(p->disk, &found)) return;
     for (prefix_entry *x = p->list; x; x = x->next) {
-        if (x->there || x->disk == 0) continue;
+        if (x->present || x->disk == 0) continue;
         p->counts.disk -= x->disk;
         x->disk = 0;
     }
@@ -300,17 +309,17 @@ static prefix_entry *next_to_write(const prefix_store *p)
     return NULL;
 }
 
-/* Under the lock, but for the writing. */
+/* Writes an entry to disk. Called with the lock held, which is released during the write. */
 static void write_one(prefix_store *p, prefix_entry *x)
 {
     const prefix_name name = name_of(x);
     size_t bytes = 0;
     err e = {0};
-    if (!x->gone) {
+    if (!x->dropped) {
         pthread_mutex_unlock(&p->lock);
         status st = prefix_disk_write(p->disk, &name, x->fd, x->written, x->n_written, &bytes, &e);
         pthread_mutex_lock(&p->lock);
-        if (st != ST_OK) prefix_say(&p->o.log, "%s", e.msg);
+        if (st != ST_OK) prefix_log_line(&p->o.log, "%s", e.msg);
         else prefix_disk_touch(p->disk, &name, x->used);
     }
     x->disk = bytes;
@@ -319,7 +328,7 @@ static void write_one(prefix_store *p, prefix_entry *x)
     x->to_write = false;
     x->users--;
     sweep(p);
-    look_again(p);
+    rescan(p);
     shrink_disk(p);
     pthread_cond_signal(&p->written);
 }
@@ -347,7 +356,7 @@ static status open_disk(prefix_store *p, err *e)
     if (pthread_create(&p->writer, NULL, write_all, p) == 0) return ST_OK;
     prefix_disk_close(p->disk);
     p->disk = NULL;
-    return err_set(e, ST_NOMEM, "no thread for the prefix store");
+    return err_set(e, ST_NOMEM, "cannot create the writer thread of the prefix store");
 }
 
 /* ---- the store ---- */
@@ -386,34 +395,38 @@ void prefix_close(prefix_store *p)
     mem_free(p);
 }
 
-/* How many of a prompt's tokens an entry serves. */
+/* Returns the number of a prompt's tokens for which an entry can be used. */
 static size_t serves(const prefix_store *p, const prefix_entry *x, const prefix_prompt *of)
 {
-    if (x->gone || strcmp(x->key, of->key) != 0) return 0;
+    if (x->dropped || strcmp(x->key, of->key) != 0) return 0;
     size_t n = same_ids(x->ids, of->ids, x->n < of->n ? x->n : of->n);
     if (!of->any) return n == x->n ? n : 0;
     return n / p->o.chunk * p->o.chunk;
 }
 
-prefix_entry *prefix_find(prefix_store *p, const prefix_prompt *of, size_t *known)
+prefix_entry *prefix_find(prefix_store *p, const prefix_prompt *of, size_t *n_cached)
 {
     prefix_entry *best = NULL;
-    *known = 0;
+    *n_cached = 0;
     pthread_mutex_lock(&p->lock);
-    look_again(p);
+    rescan(p);
     for (prefix_entry *x = p->list; x; x = x->next) {
         size_t n = serves(p, x, of);
-        if (n > *known) best = x, *known = n;
+        if (n > *n_cached) best = x, *n_cached = n;
     }
     if (best) best->users++;
     pthread_mutex_unlock(&p->lock);
     return best;
 }
 
-void prefix_let_go(prefix_store *p, prefix_entry *x)
+void prefix_release(prefix_store *p, prefix_entry *x)
 {
     pthread_mutex_lock(&p->lock);
-    if (--x->users == 0 && x->bytes) punch_holes(x);
+    if (--x->users == 0) {
+        if (x->bytes) punch_holes(x);
+        session_file_close(x->read);
+        x->read = NULL;
+    }
     sweep(p);
     pthread_mutex_unlock(&p->lock);
 }
@@ -426,7 +439,9 @@ static status load(prefix_store *p, prefix_entry *x, session *s, size_t n, err *
         TRY(prefix_disk_read(p->disk, &name, &x->read, e));
         if (x->checked) session_file_trust(x->read);
     }
-    TRY(session_load(s, x->bytes ? x->file : x->read, &notes, e));
+    session_file *f = x->bytes ? x->file : x->read;
+    session_file_is_prompt(f);
+    TRY(session_load(s, f, &notes, e));
     return n < x->n ? session_rewind(s, (int64_t)n, e) : ST_OK;
 }
 
@@ -441,25 +456,26 @@ status prefix_load(prefix_store *p, prefix_entry *x, session *s, size_t n, err *
         x->served = x->checked = true;
         if (x->disk) prefix_disk_touch(p->disk, &name, x->used);
     } else {
-        x->gone = true;
-        leave_disk(p, x, e->msg);
+        x->dropped = true;
+        drop_disk(p, x, e->msg);
     }
     pthread_mutex_unlock(&p->lock);
     return st;
 }
 
-/* What the new entry makes needless, where a part of it serves as well; it has served whom they did. */
+/* Drops entries that are prefixes of the new entry, which inherits their `served`. For entries that can be used in
+ * part. */
 static void replace(prefix_store *p, prefix_entry *x)
 {
     for (prefix_entry *y = p->list; y; y = y->next) {
-        if (y == x || y->gone || !begins_with(x, y)) continue;
+        if (y == x || y->dropped || !begins_with(x, y)) continue;
         x->served |= y->served;
-        y->gone = true;
+        y->dropped = true;
     }
     sweep(p);
 }
 
-/* What it takes is known now, and may be more than was thought: others go, or else it. */
+/* Adds an entry, whose size is now known and may exceed the estimate. Evicts others, or else the entry itself. */
 static void add(prefix_store *p, prefix_entry *x, bool any, size_t memory)
 {
     pthread_mutex_lock(&p->lock);
@@ -468,7 +484,7 @@ static void add(prefix_store *p, prefix_entry *x, bool any, size_t memory)
     insert(p, x);
     if (any) replace(p, x);
     bool fits = shrink(p, memory);
-    x->to_write = p->disk != NULL; /* by one that uses it */
+    x->to_write = p->disk != NULL; /* counted as a user until written */
     if (!x->to_write) x->users = 0;
     if (!fits) (void)shrink(p, memory);
     pthread_cond_signal(&p->work);
@@ -483,8 +499,8 @@ status prefix_keep(prefix_store *p, const prefix_prompt *of, const session *s, s
     size_t need = held.kv + held.index;
     if (memory > p->o.memory) memory = p->o.memory;
     if (need > memory || !prefix_shrink(p, memory - need))
-        return err_set(e, ST_NOMEM, "%.1f MB of a prompt, %.1f MB are there for prompts", (double)need / 1e6,
-                       (double)memory / 1e6);
+        return err_set(e, ST_NOMEM, "no room for a prompt of %.1f MB within the %.1f MB for prompts",
+                       (double)need / 1e6, (double)memory / 1e6);
     TRY(entry_new(&x, &name, e));
     status st = fill(x, of, s, e);
     if (st != ST_OK) entry_free(x);

@@ -13,7 +13,7 @@ struct prefix_cache {
     prefix_store *store;
     const decoder *d;
     char weights[SHA256_HEX], build[SHA256_HEX];
-    prefix_cache_options o; /* without its folder */
+    prefix_cache_options o; /* dir is NULL */
 };
 
 /* ---- keys ---- */
@@ -41,7 +41,8 @@ void prefix_cache_key(char out[SHA256_HEX], const prefix_origin *o)
 {
     char strategy[ATTN_WRITTEN], store[128], sizes[64];
     sha256 sum;
-    attn_spec_write(o->spec, strategy, store);
+    const attn_spec spec = attn_reuse_spec(o->spec);
+    attn_spec_write(&spec, strategy, store);
     snprintf(sizes, sizeof sizes, "%lld %lld %d", (long long)o->ctx, (long long)decoder_chunk(o->d),
              SESSION_FILE_VERSION);
     sha256_init(&sum);
@@ -56,7 +57,7 @@ void prefix_cache_key(char out[SHA256_HEX], const prefix_origin *o)
     sha256_hex(&sum, out);
 }
 
-attn_reuse prefix_cache_takes(const decoder *d, const attn_spec *spec, size_t n)
+attn_reuse prefix_cache_reuse(const decoder *d, const attn_spec *spec, size_t n)
 {
     if ((int64_t)n > config_static_length(&decoder_model(d)->config)) return ATTN_REUSE_NEVER;
     return attn_reuse_of(spec);
@@ -67,7 +68,7 @@ attn_reuse prefix_cache_takes(const decoder *d, const attn_spec *spec, size_t n)
 status prefix_cache_check_device(const backend *be, const char *name, err *e)
 {
     if (!be->ops->at_once) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "%s: prompts are kept on the CPU only", name);
+    return err_set(e, ST_UNSUPPORTED, "%s: supported on the CPU only", name);
 }
 
 void prefix_small_pages(void)
@@ -77,10 +78,11 @@ void prefix_small_pages(void)
 
 status prefix_cache_check(const attn_spec *spec, const attn_spec *draft, const char *name, err *e)
 {
-    if (draft) return err_set(e, ST_UNSUPPORTED, "%s: --draft %s: its index is made as tokens come", name, draft->text);
+    if (draft)
+        return err_set(e, ST_UNSUPPORTED, "%s: not supported with --draft %s, whose index is built token by token",
+                       name, draft->text);
     if (attn_reuse_of(spec) != ATTN_REUSE_NEVER) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "%s: %s: the first tokens of a prompt are no use to another one", name,
-                   spec->text);
+    return err_set(e, ST_UNSUPPORTED, "%s: %s: this strategy does not support prefix caching", name, spec->text);
 }
 
 static status open_store(prefix_cache *u, const prefix_cache_options *o, err *e)
@@ -124,8 +126,8 @@ session_size prefix_cache_size(const prefix_cache *u, session_size size)
 
 /* ---- prompts ---- */
 
-/* What the rows depend on before the prompt. Where not any part of them serves, a strategy may have marked the rows of
- * a question. */
+/* Writes the part of the key for the tokens before the prompt. Unless parts of entries can be used, it includes the
+ * question, whose rows a strategy may have marked. */
 static void write_before(char *out, size_t size, const prefix_lookup *p, bool any)
 {
     const char *before = p->before ? p->before : "";
@@ -139,26 +141,58 @@ static prefix_prompt kept_of(const prefix_hit *k)
     return (prefix_prompt){k->key, k->any && k->from == 0, k->ids, k->end};
 }
 
-void prefix_cache_find(prefix_hit *k, prefix_cache *u, const prefix_lookup *p)
+static void write_keys(prefix_hit *k, const prefix_cache *u, const prefix_lookup *p)
 {
     char before[SHA256_HEX + 64];
+    write_before(before, sizeof before, p, k->any);
+    prefix_origin of = {
+        u->d, u->weights, u->build, p->spec, p->limit, p->client ? p->client : "", p->salt ? p->salt : "", before};
+    prefix_cache_key(k->key, &of);
+    if (!p->replies || !attn_reuse_steps(p->spec)) return;
+    of.before = "replies";
+    prefix_cache_key(k->reply_key, &of);
+}
+
+/* Looks up an entry with rows of replies, and uses it if it covers more of the prompt. */
+static void find_reply(prefix_hit *k, prefix_cache *u)
+{
+    size_t n;
+    prefix_prompt of = kept_of(k);
+    of.key = k->reply_key;
+    prefix_entry *x = prefix_find(u->store, &of, &n);
+    if (n > k->n_cached) {
+        prefix_cache_release(k, u);
+        k->entry = x;
+        k->n_cached = n;
+        memcpy(k->key, k->reply_key, sizeof k->key);
+    } else if (x) {
+        prefix_release(u->store, x);
+    }
+}
+
+static void find(prefix_hit *k, prefix_cache *u)
+{
+    const prefix_prompt of = kept_of(k);
+    k->entry = prefix_find(u->store, &of, &k->n_cached);
+    if (k->reply_key[0]) find_reply(k, u);
+    if (k->n_cached > k->from) return;
+    prefix_cache_release(k, u); /* no more than the session already has */
+    k->n_cached = k->from;
+}
+
+void prefix_cache_find(prefix_hit *k, prefix_cache *u, const prefix_lookup *p)
+{
     *k = (prefix_hit){.n_cached = p->from, .from = p->from, .ids = p->ids};
     if (!u || p->n <= p->from) return;
-    attn_reuse how = prefix_cache_takes(u->d, p->spec, p->n);
+    attn_reuse how = prefix_cache_reuse(u->d, p->spec, p->n);
     size_t chunk = (size_t)decoder_chunk(u->d);
     k->any = how == ATTN_REUSE_ANY;
     k->end = p->from + (p->n - p->from - 1) / chunk * chunk;
-    if (how == ATTN_REUSE_NEVER || k->end == p->from) return;
-    write_before(before, sizeof before, p, k->any);
-    prefix_cache_key(k->key, &(prefix_origin){u->d, u->weights, u->build, p->spec, p->limit, p->client ? p->client : "",
-                                              p->salt ? p->salt : "", before});
-    const prefix_prompt kept = kept_of(k);
-    if (!p->keep_only) k->entry = prefix_find(u->store, &kept, &k->n_cached);
-    if (k->n_cached <= p->from) { /* the session has as much */
-        prefix_cache_release(k, u);
-        k->n_cached = p->from;
-    }
-    if (k->end >= k->n_cached + u->o.least) k->keep = k->end;
+    if (how == ATTN_REUSE_NEVER) return;
+    write_keys(k, u, p);
+    if (!p->keep_only && k->end > p->from) find(k, u);
+    k->kept = k->n_cached;
+    if (k->end > p->from && k->end >= k->kept + u->o.least) k->keep = k->end;
 }
 
 void prefix_cache_load(prefix_hit *k, prefix_cache *u, session *s)
@@ -166,11 +200,11 @@ void prefix_cache_load(prefix_hit *k, prefix_cache *u, session *s)
     err e = {0};
     if (!k->entry || prefix_load(u->store, k->entry, s, k->n_cached, &e) == ST_OK) return;
     prefix_cache_release(k, u);
-    k->n_cached = 0;
-    if (k->from > 0) k->keep = 0; /* its key holds for a session that was fed in two prompts */
+    k->n_cached = k->kept = 0;
+    if (k->from > 0) k->keep = 0; /* the key is for a session fed with two prompts */
 }
 
-/* A prompt without room is computed again the next time. */
+/* A prompt without room is not kept and is computed again next time. */
 void prefix_cache_keep(prefix_hit *k, prefix_cache *u, const session *s)
 {
     backend *be = decoder_model(u->d)->be;
@@ -178,13 +212,39 @@ void prefix_cache_keep(prefix_hit *k, prefix_cache *u, const session *s)
     const prefix_prompt kept = kept_of(k);
     err e = {0};
     k->keep = 0;
-    if (prefix_keep(u->store, &kept, s, u->o.room ? u->o.room(u->o.room_ctx) : most, &e) != ST_OK && !u->o.quiet)
-        prefix_say(&u->o.log, "this prompt is not kept: %s", e.msg);
+    if (prefix_keep(u->store, &kept, s, u->o.room ? u->o.room(u->o.room_ctx) : most, &e) == ST_OK) k->kept = k->end;
+    else if (!u->o.quiet) prefix_log_line(&u->o.log, "prompt not cached: %s", e.msg);
+}
+
+/* Returns the end of the last chunk within the first n tokens of a sequence. */
+static size_t whole_chunks(const prefix_hit *k, const prefix_cache *u, size_t n)
+{
+    const size_t chunk = (size_t)decoder_chunk(u->d);
+    return k->from + (n - k->from) / chunk * chunk;
+}
+
+bool prefix_cache_may_keep(const prefix_hit *k, const prefix_cache *u, size_t n)
+{
+    if (!u || !k->key[0] || n <= k->from) return false;
+    const size_t end = whole_chunks(k, u, n);
+    return end >= k->kept + u->o.least && (end <= k->end || k->reply_key[0]);
+}
+
+void prefix_cache_keep_fed(prefix_hit *k, prefix_cache *u, session *s, const int32_t *ids, size_t n)
+{
+    if (!prefix_cache_may_keep(k, u, n)) return;
+    const size_t end = whole_chunks(k, u, n);
+    if (prefix_cache_reuse(u->d, attn_seq_spec(session_attn(s)), n) == ATTN_REUSE_NEVER) return;
+    if (session_rewind(s, (int64_t)end, NULL) != ST_OK) return;
+    if (end > k->end) memcpy(k->key, k->reply_key, sizeof k->key);
+    k->ids = ids;
+    k->end = end;
+    prefix_cache_keep(k, u, s);
 }
 
 void prefix_cache_release(prefix_hit *k, prefix_cache *u)
 {
-    if (k->entry) prefix_let_go(u->store, k->entry);
+    if (k->entry) prefix_release(u->store, k->entry);
     k->entry = NULL;
 }
 

@@ -16,22 +16,22 @@
 #include <unistd.h>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/draft.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
 #define FOOTER_MAGIC    "kvasir prefix\n"
 #define BYTE_ORDER_MARK 0x01020304u
-#define NS              1000000000u /* of a second */
+#define NS              1000000000u /* nanoseconds per second */
 
 enum { PIECE = 1 << 20 };
 
 struct prefix_disk {
     char *dir;
     prefix_log log;
-    int fd;                  /* of the folder; who writes holds a shared lock of it */
-    bool looked, settled;    /* settled: a file that comes or goes now changes the folder's time for sure */
-    struct timespec changed; /* when files had last come or gone when it was looked at */
+    int fd;                  /* of the folder; writers hold a shared lock on it */
+    bool scanned, settled;   /* scanned at least once; any further change will change the folder's time */
+    struct timespec changed; /* modification time of the folder at the last scan */
 };
 
 /* ---- names ---- */
@@ -52,7 +52,7 @@ static bool is_hex(const char *text, size_t n)
     return true;
 }
 
-/* Names of entries, and of what may be left of one in the making. */
+/* True for the names of entries. is_part: of temporary files left by an interrupted write. */
 static bool is_name(const char *text)
 {
     return is_hex(text, strnlen(text, SHA256_HEX)) && strlen(text) == SHA256_HEX - 1;
@@ -65,7 +65,7 @@ static bool is_part(const char *text)
            strcmp(text + n - 5, ".part") == 0;
 }
 
-void prefix_say(const prefix_log *log, const char *format, ...)
+void prefix_log_line(const prefix_log *log, const char *format, ...)
 {
     char line[640];
     va_list arg;
@@ -77,9 +77,9 @@ void prefix_say(const prefix_log *log, const char *format, ...)
     log->line(log->ctx, line);
 }
 
-static void say(const prefix_disk *d, const char *name, const char *what)
+static void log_entry(const prefix_disk *d, const char *name, const char *what)
 {
-    prefix_say(&d->log, "%.16s...: %s", name, what);
+    prefix_log_line(&d->log, "%.16s...: %s", name, what);
 }
 
 /* ---- footers ---- */
@@ -103,7 +103,7 @@ status prefix_footer_read(prefix_footer *f, int fd, err *e)
     uint64_t size = (uint64_t)s.st_size;
     if (size < sizeof *f || file_read_at(fd, size - sizeof *f, f, sizeof *f, "footer", NULL) != ST_OK ||
         memcmp(f->magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
-        return err_set(e, ST_FORMAT, "damaged: no footer at its end");
+        return err_set(e, ST_FORMAT, "damaged: no footer");
     if (f->version != PREFIX_DISK_VERSION || f->order != BYTE_ORDER_MARK)
         return err_set(e, ST_FORMAT, "version %u, expected %d", (unsigned)f->version, PREFIX_DISK_VERSION);
     prefix_footer_seal(sum, f);
@@ -119,7 +119,7 @@ static int open_at(const prefix_disk *d, const char *name)
     return openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/* The session in a file, whose key goes to `key`. */
+/* Opens the session in a file and copies its key to `key`. */
 static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_disk *d, const char *name, err *e)
 {
     prefix_footer f;
@@ -154,24 +154,24 @@ void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why
 {
     char file[SHA256_HEX];
     prefix_disk_name(file, name);
-    if (why) say(d, file, why);
+    if (why) log_entry(d, file, why);
     (void)unlinkat(d->fd, file, 0);
 }
 
 /* ---- writing ---- */
 
-static status copy(file_draft *d, int fd, const prefix_extent *x, unsigned char *piece, err *e)
+static status copy(temp_file *d, int fd, const prefix_extent *x, unsigned char *piece, err *e)
 {
     for (off_t at = x->at; at < x->end;) {
         size_t n = x->end - at < PIECE ? (size_t)(x->end - at) : PIECE;
         TRY(file_read_at(fd, (uint64_t)at, piece, n, "the file in memory", e));
-        TRY(file_draft_write(d, (uint64_t)at, piece, n, e));
+        TRY(temp_file_write(d, (uint64_t)at, piece, n, e));
         at += (off_t)n;
     }
     return ST_OK;
 }
 
-static status write_all(file_draft *d, const char *key, int fd, uint64_t bytes, const prefix_extent *written,
+static status write_all(temp_file *d, const char *key, int fd, uint64_t bytes, const prefix_extent *written,
                         size_t n_written, err *e)
 {
     prefix_footer f = {.version = PREFIX_DISK_VERSION, .order = BYTE_ORDER_MARK, .session_bytes = bytes};
@@ -182,8 +182,8 @@ static status write_all(file_draft *d, const char *key, int fd, uint64_t bytes, 
     memcpy(f.magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC);
     memcpy(f.key, key, SHA256_HEX);
     prefix_footer_seal(f.sum, &f);
-    if (st == ST_OK) st = file_draft_write(d, bytes, &f, sizeof f, e);
-    return st == ST_OK ? file_draft_commit(d, bytes + sizeof f, e) : st;
+    if (st == ST_OK) st = temp_file_write(d, bytes, &f, sizeof f, e);
+    return st == ST_OK ? temp_file_commit(d, bytes + sizeof f, e) : st;
 }
 
 static char *path_of(const prefix_disk *d, const prefix_name *name, err *e)
@@ -201,16 +201,16 @@ status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const 
                          size_t n_written, size_t *bytes, err *e)
 {
     struct stat s;
-    file_draft draft = {.fd = -1};
+    temp_file temp = {.fd = -1};
     *bytes = 0;
     if (fstat(fd, &s) != 0) return err_set(e, ST_IO, "%s", strerror(errno));
     char *path = path_of(d, name, e);
     status st = path ? ST_OK : ST_NOMEM;
-    (void)flock(d->fd, LOCK_SH); /* without locks drafts may be lost, no more */
-    if (st == ST_OK) st = file_draft_open(&draft, path, e);
-    if (st == ST_OK) st = write_all(&draft, name->key, fd, (uint64_t)s.st_size, written, n_written, e);
+    (void)flock(d->fd, LOCK_SH); /* without locks only a temporary file can be lost */
+    if (st == ST_OK) st = temp_file_open(&temp, path, e);
+    if (st == ST_OK) st = write_all(&temp, name->key, fd, (uint64_t)s.st_size, written, n_written, e);
     if (st == ST_OK && stat(path, &s) == 0) *bytes = (size_t)s.st_blocks * 512;
-    file_draft_close(&draft);
+    temp_file_close(&temp);
     (void)flock(d->fd, LOCK_UN);
     mem_free(path);
     return st;
@@ -226,10 +226,10 @@ static status open_folder(prefix_disk *d, const char *dir, const char *name, err
     d->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->fd < 0 || fstat(d->fd, &s) != 0) return err_set(e, ST_IO, "%s: %.200s: %s", name, dir, strerror(errno));
     if (s.st_uid != geteuid() || (s.st_mode & 077) != 0)
-        return err_set(e, ST_USAGE, "%s: %.200s: mode %04o, expected 0700 and yours: prompts lie in it", name, dir,
-                       (unsigned)s.st_mode & 07777);
+        return err_set(e, ST_USAGE, "%s: %.200s: mode %04o, expected 0700 and owned by you, since it holds prompts",
+                       name, dir, (unsigned)s.st_mode & 07777);
     if (faccessat(d->fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
-        return err_set(e, ST_IO, "%s: %.200s: cannot be written: %s", name, dir, strerror(errno));
+        return err_set(e, ST_IO, "%s: %.200s: not writable: %s", name, dir, strerror(errno));
     return ST_OK;
 }
 
@@ -246,8 +246,8 @@ static uint64_t ns_of(const struct timespec *t)
     return (uint64_t)t->tv_sec * NS + (uint64_t)t->tv_nsec;
 }
 
-/* An entry that is there is shown; else the reason. */
-static status look_at(prefix_disk *d, const char *file, const prefix_found *found, err *e)
+/* Reports an entry to found->entry, or returns the reason why it is invalid. */
+static status check_file(prefix_disk *d, const char *file, const prefix_found *found, err *e)
 {
     char key[SHA256_HEX], right[SHA256_HEX];
     session_file *f;
@@ -259,9 +259,9 @@ static status look_at(prefix_disk *d, const char *file, const prefix_found *foun
     name.n = n > 0 ? n - 1 : 0;
     prefix_disk_name(right, &name);
     status st = ST_OK;
-    if (name.n == 0 || strcmp(right, file) != 0) st = err_set(e, ST_FORMAT, "damaged: the name of another one");
+    if (name.n == 0 || strcmp(right, file) != 0) st = err_set(e, ST_FORMAT, "damaged: name of another entry");
     else if (!found->entry(found->ctx, &name, (size_t)s.st_blocks * 512, ns_of(&s.st_mtim)))
-        st = err_set(e, ST_NOMEM, "not wanted");
+        st = err_set(e, ST_NOMEM, "out of memory");
     session_file_close(f);
     return st;
 }
@@ -274,7 +274,7 @@ static DIR *list(const prefix_disk *d)
     return dir;
 }
 
-/* What is left of drafts, where nobody is writing one. */
+/* Removes temporary files that no process is writing. */
 static void remove_parts(prefix_disk *d)
 {
     DIR *dir = list(d);
@@ -286,8 +286,8 @@ static void remove_parts(prefix_disk *d)
     if (dir) closedir(dir);
 }
 
-/* Whether the store has a file already. */
-static bool is_there(const prefix_disk *d, const char *file, const prefix_found *found)
+/* True if the store already has a file. */
+static bool has_file(const prefix_disk *d, const char *file, const prefix_found *found)
 {
     struct stat s;
     if (fstatat(d->fd, file, &s, AT_SYMLINK_NOFOLLOW) != 0) return false;
@@ -303,27 +303,29 @@ static void scan(prefix_disk *d, const prefix_found *found)
         err e = {0};
         if (!is_name(x->d_name)) {
             foreign += !is_part(x->d_name) && strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
-        } else if (!is_there(d, x->d_name, found) && look_at(d, x->d_name, found, &e) != ST_OK) {
-            if (e.code != ST_IO || !d->looked) say(d, x->d_name, e.msg);
-            if (e.code != ST_IO) unlinkat(d->fd, x->d_name, 0);
+        } else if (!has_file(d, x->d_name, found) && check_file(d, x->d_name, found, &e) != ST_OK) {
+            bool damaged = e.code != ST_IO && e.code != ST_NOMEM;
+            if (damaged || !d->scanned) log_entry(d, x->d_name, e.msg);
+            if (damaged) unlinkat(d->fd, x->d_name, 0);
         }
     }
     closedir(dir);
-    if (foreign && !d->looked) prefix_say(&d->log, "%zu files there are no entries: they are left alone", foreign);
-    d->looked = true;
+    if (foreign && !d->scanned) prefix_log_line(&d->log, "ignoring %zu files that are not entries", foreign);
+    d->scanned = true;
 }
 
-/* Over a second. A time of a file is that of the system's last tick: two changes in one tick have one time. */
+/* True if t is more than a second ago. File times have the resolution of a tick, so two changes in one tick have the
+ * same time. */
 static bool is_long_ago(const struct timespec *t)
 {
     return ns_of(t) + NS < (uint64_t)clock_real_ns();
 }
 
-bool prefix_disk_look(prefix_disk *d, const prefix_found *found)
+bool prefix_disk_scan(prefix_disk *d, const prefix_found *found)
 {
     struct stat s;
     if (fstat(d->fd, &s) != 0) return false;
-    if (d->looked && d->settled && ns_of(&s.st_mtim) == ns_of(&d->changed)) return false;
+    if (d->scanned && d->settled && ns_of(&s.st_mtim) == ns_of(&d->changed)) return false;
     d->changed = s.st_mtim;
     d->settled = is_long_ago(&s.st_mtim);
     scan(d, found);
@@ -344,7 +346,7 @@ status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_log *lo
         return st;
     }
     remove_parts(d);
-    (void)prefix_disk_look(d, found);
+    (void)prefix_disk_scan(d, found);
     *out = d;
     return ST_OK;
 }

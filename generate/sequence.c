@@ -23,6 +23,11 @@ status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e)
     return st;
 }
 
+void sequence_keep(sequence *q)
+{
+    if (q->s && q->cache) prefix_cache_keep_fed(&q->hit, q->cache, q->s, q->ids.ids, q->n_fed);
+}
+
 void sequence_end(sequence *q)
 {
     session_free(q->s);
@@ -34,6 +39,7 @@ void sequence_close(sequence *q)
 {
     sequence_end(q);
     sampler_free(q->by);
+    grammar_run_free(q->under);
     drafter_free(q->draft);
     token_list_free(&q->ids);
     *q = (sequence){0};
@@ -53,18 +59,64 @@ status sequence_push(sequence *q, const int32_t *ids, size_t n, err *e)
     status st = ST_OK;
     for (size_t i = 0; i < n && st == ST_OK; i++) st = token_list_push(&q->ids, ids[i], e);
     if (st != ST_OK) q->ids.n = before;
+    else q->reply = q->ids.n;
     return st;
 }
 
-/* Counts tokens for the repetition penalty. */
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Counts tokens for the penalties. */
 static void count_seen(sequence *q)
 {
-    for (; q->by && q->n_seen < q->ids.n; q->n_seen++) sampler_accept(q->by, q->ids.ids[q->n_seen]);
+    if (!q->by) return;
+    if (q->seen_reply != q->reply) {
+        sampler_begin(q->by);
+        q->n_seen = least(q->n_seen, q->reply);
+        q->seen_reply = q->reply;
+    }
+    for (; q->n_seen < q->ids.n; q->n_seen++)
+        (q->n_seen < q->reply ? sampler_accept : sampler_accept_new)(q->by, q->ids.ids[q->n_seen]);
+}
+
+static const uint64_t *allowed(void *ctx)
+{
+    return grammar_run_mask(ctx);
+}
+
+static void accept(void *ctx, int32_t id)
+{
+    (void)grammar_run_accept(ctx, id);
+}
+
+static void forget(void *ctx, size_t n)
+{
+    grammar_run_back(ctx, n);
+}
+
+static size_t fitting(void *ctx, const int32_t *ids, size_t n)
+{
+    return grammar_run_allows(ctx, ids, n);
+}
+
+status sequence_restrict(sequence *q, const grammar *g, const grammar_vocab *v, err *e)
+{
+    grammar_run *run = NULL;
+    if (g) TRY(grammar_run_create(&run, g, v, e));
+    grammar_run_free(q->under);
+    q->under = run;
+    const sampler_limit limit = {allowed, accept, forget, fitting, run};
+    if (q->by) sampler_restrict(q->by, run ? &limit : NULL);
+    return ST_OK;
 }
 
 status sequence_accept(sequence *q, int32_t id, err *e)
 {
-    TRY(sequence_push(q, &id, 1, e));
+    if (id < 0) return err_set(e, ST_FORMAT, "the grammar of the reply allows no token here");
+    count_seen(q);
+    TRY(token_list_push(&q->ids, id, e));
     count_seen(q);
     return ST_OK;
 }
@@ -72,7 +124,8 @@ status sequence_accept(sequence *q, int32_t id, err *e)
 void sequence_truncate(sequence *q, size_t n)
 {
     q->ids.n = n;
-    if (q->n_seen > n) q->n_seen = n;
+    q->n_seen = least(q->n_seen, n);
+    q->reply = least(q->reply, n);
 }
 
 /* ---- buffers ---- */
@@ -137,7 +190,7 @@ void sequence_begin_cached(sequence *q, size_t end, attn_hint hint)
     sequence_begin_found(q, end, &found);
 }
 
-/* Extends the hash of how the tokens were fed: rows after a prompt depend on where it began and ended. */
+/* Extends the hash of how the tokens were fed. Rows after a prompt depend on where it began and ended. */
 static void note_prompt(sequence *q)
 {
     sha256 sum;
@@ -149,7 +202,7 @@ static void note_prompt(sequence *q)
     sha256_hex(&sum, q->before);
 }
 
-/* Calls of a prefill. */
+/* Context of the callbacks of a prefill. */
 typedef struct {
     stepper *x;
     const prompt_options *o;
@@ -208,7 +261,7 @@ status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_o
 
 /* ---- steps ---- */
 
-/* Sequences of one forward pass: on a CPU, products with more rows have other bits. */
+/* Returns the most sequences per forward. On a CPU, products with more rows round differently. */
 static size_t most_alike(const stepper *x, size_t n)
 {
     return decoder_model(x->d)->be->ops->at_once ? n : LINEAR_ALIKE;
@@ -238,7 +291,7 @@ int32_t sequence_choose(sequence *q, float *logits)
     return logits_argmax(logits, (size_t)decoder_model(session_decoder(q->s))->config.vocab);
 }
 
-/* Queues steps of one sequence until it is as far ahead as the device can be, then takes the oldest. */
+/* Queues steps of one sequence as far ahead as the device allows, then takes the oldest. */
 static status next_ahead(sequence *q, err *e)
 {
     decoder *d = session_decoder(q->s);
@@ -254,7 +307,7 @@ static status next_ahead(sequence *q, err *e)
     return ST_OK;
 }
 
-/* One step whose tokens the device chooses. */
+/* Runs one step whose tokens the device chooses. */
 static status next_queued(stepper *x, sequence *const *q, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* The generation driver. A sequence is a session with its tokens, sampler, drafts and prefix cache. Prompts are fed to
- * it in pieces; steps over one or many sequences then feed what was chosen and choose what follows. Commands,
- * evaluations and the library generate through it. */
+/* The generation driver, used by commands, evaluations and the library. A sequence is a session with its tokens,
+ * sampler, drafts and prefix cache. Prompts are fed in pieces; steps over one or more sequences then feed the chosen
+ * token and choose the next one. */
 #ifndef GENERATE_SEQUENCE_H
 #define GENERATE_SEQUENCE_H
 
 #include "generate/drafter.h"
 #include "generate/prefix_cache.h"
+#include "grammar/grammar.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct {
     session *s;
     sampler *by;             /* NULL: greedy */
+    grammar_run *under;      /* constraint on the reply; NULL: none */
     drafter *draft;          /* NULL: single steps */
-    prefix_cache *cache;     /* prefix cache, borrowed; NULL: none */
+    prefix_cache *cache;     /* borrowed; NULL: none */
     token_list ids;          /* tokens that were fed, then tokens to feed */
     size_t n_fed;            /* number of ids that were fed */
     size_t n_seen;           /* number of ids that the sampler has counted */
+    size_t reply;            /* ids[reply, n) were generated: those after the last pushed prompt */
+    size_t seen_reply;       /* `reply` of the sampler's counts */
     size_t start, end;       /* the current prompt: ids[start, end) */
     size_t most;             /* number of tokens still wanted, the next one included */
     bool ahead;              /* nothing follows the reply: steps may be queued beyond its end */
@@ -36,23 +40,28 @@ typedef struct {
 
 /* Creates session, sampler and drafts. After an error *q is empty. */
 status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e);
-/* Frees the session and lets go of its cached prompt; tokens and counts remain. */
+/* Keeps the tokens fed so far in the prefix cache (prefix_cache_keep_fed). Only sequence_end may follow. */
+void sequence_keep(sequence *q);
+/* Frees the session and releases its cached prompt; tokens and counts remain. */
 void sequence_end(sequence *q);
 /* Frees all parts; q may be zeroed. */
 void sequence_close(sequence *q);
-/* Empties the session; all ids are then to be fed. */
+/* Empties the session; all ids are then unfed. */
 void sequence_restart(sequence *q);
-/* Appends tokens that are to be fed. After an error ids are as before. */
+/* Appends tokens of a prompt to feed; a reply then starts. After an error ids are unchanged. */
 status sequence_push(sequence *q, const int32_t *ids, size_t n, err *e);
-/* Appends a token that was chosen, and counts it for the repetition penalty. */
+/* Constrains the current reply to a grammar, which begins with its first token; g NULL: no constraint. Borrows g and v.
+ * Requires a sampler. ST_NOMEM. */
+status sequence_restrict(sequence *q, const grammar *g, const grammar_vocab *v, err *e);
+/* Appends a generated token, and counts it for the penalties. ST_FORMAT for the id -1: the grammar allows no token. */
 status sequence_accept(sequence *q, int32_t id, err *e);
-/* Forgets the ids from n on, none of which was fed. */
+/* Removes the ids from n on, none of which was fed. */
 void sequence_truncate(sequence *q, size_t n);
 
-/* Buffers of a step over several sequences. */
+/* Buffers for steps over several sequences. */
 typedef struct {
     decoder *d;
-    size_t room, vocab; /* sequences of one step; numbers of a row */
+    size_t room, vocab; /* most sequences per step; logits per row */
     session **s;
     int32_t *ids;
     sampler **by;
@@ -61,23 +70,23 @@ typedef struct {
 
 status stepper_open(stepper *x, decoder *d, size_t room, err *e);
 void stepper_close(stepper *x);
-/* Logits of sequence i of the last step. */
+/* Returns the logits of sequence i of the last step. */
 float *stepper_row(const stepper *x, size_t i);
 
 /* Begins the prompt ids[n_fed, end). */
 void sequence_begin(sequence *q, size_t end);
-/* The same, and takes the beginning of the prompt from the prefix cache: n_fed grows, or falls to 0 after a damaged
- * entry, and so does `start`. hint: in positions of the sequence. */
+/* Begins a prompt with the prefix found in the prefix cache: n_fed grows. After a damaged entry n_fed and `start` are
+ * 0. hint: in positions of the sequence. */
 void sequence_begin_cached(sequence *q, size_t end, attn_hint hint);
-/* The same with a lookup that was done before the session was created. */
+/* Begins a prompt with a lookup made before the session was created. */
 void sequence_begin_found(sequence *q, size_t end, const prefix_hit *found);
 
-/* Which logits of a prompt are wanted, and what is called. */
+/* Logits returned for a prompt, and callbacks. */
 typedef struct {
     size_t most;    /* tokens of one piece; 0: no limit */
-    bool logits;    /* those of the token after the prompt go to the first row of the stepper */
+    bool logits;    /* write the logits of the token after the prompt to the first row of the stepper */
     attn_hint hint; /* in positions of the sequence */
-    /* Takes the logits [vocab] of token `at` of the prompt, for all of its tokens but the first. May be NULL. */
+    /* Takes the logits [vocab] of token `at` of the prompt, for all of its tokens except the first. May be NULL. */
     void (*row)(void *ctx, size_t at, const float *logits);
     /* Called after each chunk; false ends the prompt with ST_INTERRUPTED. May be NULL. */
     bool (*progress)(void *ctx, int64_t done, int64_t total);
@@ -89,18 +98,18 @@ typedef struct {
  * prompt. */
 status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_options *o, err *e);
 
-/* Returns the end of that piece. */
+/* Returns the end of the next piece. */
 size_t sequence_piece_end(sequence *const *q, size_t n, size_t most);
 
-/* Feeds the next token of each of n sequences; their logits are then in x->logits. A row has the same bits whatever the
- * other sequences are. ST_FORMAT if logits are not finite: all sequences have their token, and all rows are valid. */
+/* Feeds the next token of each of n sequences and leaves their logits in x->logits. A row does not depend on the other
+ * sequences. ST_FORMAT if logits are not finite: all sequences hold their token, and all rows are valid. */
 status sequence_decode(stepper *x, sequence *const *q, size_t n, err *e);
-/* Chooses the next token of a sequence from its logits, which are changed. */
+/* Chooses the next token of a sequence from its logits, which are modified. */
 int32_t sequence_choose(sequence *q, float *logits);
-/* The same as sequence_decode and sequence_choose, to `next` of each: on the device where possible, ahead of what is
- * known here, or through drafts, which take one sequence at a time. */
+/* Combines sequence_decode and sequence_choose; writes the tokens to `next` of each sequence. Chooses on the device if
+ * possible, queues steps ahead, or uses drafts, which require n 1. */
 status sequence_next(stepper *x, sequence *const *q, size_t n, err *e);
-/* Forgets steps that were queued or verified beyond n_fed. */
+/* Forgets steps queued or verified beyond n_fed. */
 status sequence_settle(sequence *q, err *e);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "generate/text_out.h"
 
-enum { BEFORE = 16 }; /* tokens that decide whether a text begins with a space; special ones have no text */
+enum { BEFORE = 16 }; /* tokens that decide whether a text begins with a space; special tokens have no text */
 
 status text_out_open(text_out *t, const tokenizer *tok, const char *const *stop, int n_stop, err *e)
 {

@@ -13,8 +13,16 @@
 
 const char *dtype_name(dtype t)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4"};
+    static const char *const names[] = {"f32", "f16", "bf16", "q8",  "q4",  "q4z",
+                                        "q4k", "q5k", "q6k",  "fp8", "q4g", "q4g32"};
     return names[t];
+}
+
+dtype dtype_named(const char *name)
+{
+    dtype t = DT_F32;
+    while (t < DT_COUNT && strcmp(name, dtype_name(t)) != 0) t++;
+    return t;
 }
 
 /* "cuda" -> -1, "cuda:N" -> N, anything else -> -2. */
@@ -37,12 +45,12 @@ status backend_open(backend **out, const backend_options *o, err *e)
     be->ranks = o->ranks;
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0) st = backend_cpu_init(be, o->n_threads, e);
     else if (backend_ranks(be) > 1 && cuda_index(device) != -1)
-        st = err_set(e, ST_UNSUPPORTED, "--device %s: %d ranks compute on cpu, or on cuda, a GPU each", device,
+        st = err_set(e, ST_UNSUPPORTED, "--device %s: %d ranks require cpu, or cuda with one GPU each", device,
                      backend_ranks(be));
     else if (backend_ranks(be) > 1) st = backend_cuda_init(be, be->ranks->local_rank, e);
     else if (strcmp(device, "ref") == 0) st = backend_ref_init(be, e);
     else if (cuda_index(device) >= -1) st = backend_cuda_init(be, cuda_index(device), e);
-    else st = err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
+    else st = err_set(e, ST_USAGE, "--device: unknown device '%s'; use auto, cpu, cuda or cuda:N", device);
     if (st != ST_OK) {
         mem_free(be);
         return st;
@@ -79,7 +87,7 @@ status backend_fault(const backend *be, err *e)
     return be->fault.code == ST_OK ? ST_OK : err_set(e, be->fault.code, "%s", be->fault.msg);
 }
 
-/* Marks wait for each stage: there is no whole to run. */
+/* With backend_mark, steps are not delayed: a mark waits for the ops of each stage. */
 void backend_step_begin(backend *be)
 {
     if (!be->stage_ns) be->ops->step_begin(be);

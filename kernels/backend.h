@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What each implementation of ops.h offers to backend_open. Not for other folders. */
+/* Functions that each implementation of ops.h offers to backend_open. Private to kernels/. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -28,23 +28,23 @@ extern "C" {
 #define KERNELS_NOEXCEPT
 #endif
 
-/* A row of a list as prototype and as entry of a table; who: what the backend's names begin with. */
+/* A row of a list as a prototype and as an entry of a table. who: prefix of the backend's names. */
 #define OP_DECLARE(who, ret, name, args) ret who##name args;
 #define OP_ENTRY(who, ret, name, args)   .name = who##name,
 
-/* Fill name, about, ops, n_threads and ctx of a zeroed backend. */
+/* Fills name, about, ops, n_threads and ctx of a zeroed backend. */
 status backend_ref_init(backend *be, err *e);
 status backend_cpu_init(backend *be, int n_threads, err *e);
 /* index < 0: the first usable device. Errors: ST_UNSUPPORTED (built without CUDA), ST_DEVICE. */
 status backend_cuda_init(backend *be, int index, err *e) KERNELS_NOEXCEPT;
 
-/* False, and a fault: what attn_prefill was given has a bias, or keys to turn. */
+/* Returns false and sets a fault if a job of attn_prefill has a bias or RoPE rows. */
 static inline bool attn_is_plain(backend *be, const attn_job *j)
 {
-    if (!j->bias.p && !j->turn.p) return true;
+    if (!j->bias.p && !j->rope.p) return true;
     err_set(&be->fault, ST_UNSUPPORTED,
-            j->bias.p ? "attn_prefill: a bias, expected none: attn_decode alone adds one"
-                      : "attn_prefill: keys to turn, expected none: attn_decode alone turns them");
+            j->bias.p ? "attn_prefill: a bias is not supported; use attn_decode"
+                      : "attn_prefill: RoPE of keys is not supported; use attn_decode");
     return false;
 }
 

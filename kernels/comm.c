@@ -9,7 +9,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops.h"
 
-/* ---- one process ---- */
+/* ---- a single process ---- */
 
 static status self_all_reduce(comm *c, float *x, size_t n, err *e)
 {
@@ -51,18 +51,17 @@ static int self_close(comm *c, int rc)
 static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadcast,
                                   self_barrier,    self_speaker,    self_close};
 
-/* ---- any ---- */
+/* ---- all kinds ---- */
 
 status comm_launched(bool *yes, err *e)
 {
     const char *pmi = getenv("PMI_SIZE");
     *yes = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
     if (!*yes && pmi && strcmp(pmi, "1") != 0)
-        return err_set(
-            e, ST_UNSUPPORTED,
-            "started as one of %s ranks by a launcher that speaks PMI; Open MPI's mpirun, or one that speaks "
-            "PMIx, is needed (srun --mpi=pmix)",
-            pmi);
+        return err_set(e, ST_UNSUPPORTED,
+                       "started as one of %s ranks by a PMI launcher, which is not supported; use Open MPI's mpirun or "
+                       "a PMIx launcher (srun --mpi=pmix)",
+                       pmi);
     return ST_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the implementations of comm.h share. Not for other folders. */
+/* Code shared by the implementations of comm.h. Private to kernels/. */
 #ifndef KERNELS_COMM_IMPL_H
 #define KERNELS_COMM_IMPL_H
 
@@ -7,10 +7,10 @@
 
 #include "kernels/comm.h"
 
-/* Between two looks of one who waits, and has for waited_ns: others may have the core at first; who waits long (for a
- * user's line, say) sleeps, longer each time. *nap_ns: 0 before the first call. */
+/* Pauses between two polls after waiting for waited_ns. At first it only yields the core; after a long wait (for a
+ * user's line, for example) it sleeps, longer each time. *nap_ns must be 0 before the first call. */
 void comm_rest(int64_t waited_ns, long *nap_ns);
-/* Fills in a zeroed comm. Errors: ST_UNSUPPORTED (built without MPI), ST_DEVICE. */
+/* Fills a zeroed comm. Errors: ST_UNSUPPORTED (built without MPI), ST_DEVICE. */
 status comm_mpi_init(comm *c, err *e);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks that the process forks, on one machine: what they tell each other goes through memory that they share. The
- * process itself starts nothing else and waits for them. */
+/* Ranks that the process forks on one machine. They communicate through shared memory. The process itself starts
+ * nothing else and waits for them. */
 #include "config.h"
 
 #include "kernels/comm_impl.h"
@@ -21,38 +21,38 @@
 #include "kernels/base/mem.h"
 
 enum {
-    SLOT = 1 << 20, /* bytes that a rank gives at a time */
+    SLOT = 1 << 20, /* bytes that a rank transfers at a time */
     LINE = 64,
-    GOES_ON = -1
+    RUNNING = -1
 };
 
-/* A failed rank waits so long for the others at the end. */
+/* Time that a failed rank waits for the others at the end. */
 static const int64_t alone_ns_max = 1000000000;
 
-/* Of one rank, written by it alone. */
+/* State of one rank, written only by it. */
 typedef struct {
-    _Alignas(LINE) _Atomic uint64_t turn; /* exchanges that it has begun: what it gives in the last one is there */
-    _Atomic int code;                     /* GOES_ON, then what it ends with */
-} place;
+    _Alignas(LINE) _Atomic uint64_t exchanges; /* number begun; data of the last one is ready */
+    _Atomic int code;                          /* RUNNING, then its exit code */
+} rank_state;
 
-/* In shared memory; behind it slots [2][size][SLOT], of even and odd exchanges. */
+/* Shared memory, followed by slots [2][size][SLOT] for even and odd exchanges. */
 typedef struct {
     _Atomic int speaker; /* the first rank that failed; -1: none */
-    place at[COMM_LOCAL_MAX];
+    rank_state at[COMM_LOCAL_MAX];
 } board;
 
 typedef struct {
     board *b;
     unsigned char *slots;
-    size_t bytes; /* of the mapping */
+    size_t bytes; /* size of the mapping */
     bool ended, all_here;
 } local;
 
 /* ---- exchanges ---- */
 
-static uint64_t turn_of(const local *l, int rank)
+static uint64_t exchanges_of(const local *l, int rank)
 {
-    return atomic_load_explicit(&l->b->at[rank].turn, memory_order_acquire);
+    return atomic_load_explicit(&l->b->at[rank].exchanges, memory_order_acquire);
 }
 
 static int code_of(const board *b, int rank)
@@ -60,20 +60,20 @@ static int code_of(const board *b, int rank)
     return atomic_load_explicit(&b->at[rank].code, memory_order_acquire);
 }
 
-/* Gives n <= SLOT bytes and returns what all gave, [size][SLOT]. It lies there until the exchange after the next
- * begins, and that does not before all have begun the next: they have read it then. A rank that is gone never comes;
- * the process that started all ends this one. */
+/* Contributes n <= SLOT bytes and returns the data of all ranks, [size][SLOT]. The data is valid until the exchange
+ * after the next begins. That exchange begins only when all ranks have begun the next one, and have thus read this one.
+ * If a rank has died, this never returns; the launching process ends this one. */
 static const unsigned char *exchange(comm *c, const void *p, size_t n)
 {
     local *l = c->ctx;
-    uint64_t turn = turn_of(l, c->rank) + 1;
-    unsigned char *all = l->slots + turn % 2 * (size_t)c->size * SLOT;
+    uint64_t exchanges = exchanges_of(l, c->rank) + 1;
+    unsigned char *all = l->slots + exchanges % 2 * (size_t)c->size * SLOT;
     if (n) memcpy(all + (size_t)c->rank * SLOT, p, n);
-    atomic_store_explicit(&l->b->at[c->rank].turn, turn, memory_order_release);
+    atomic_store_explicit(&l->b->at[c->rank].exchanges, exchanges, memory_order_release);
     for (int r = 0; r < c->size; r++) {
         int64_t began = clock_ns();
         long nap = 0;
-        while (turn_of(l, r) < turn) comm_rest(clock_ns() - began, &nap);
+        while (exchanges_of(l, r) < exchanges) comm_rest(clock_ns() - began, &nap);
     }
     return all;
 }
@@ -129,23 +129,23 @@ static status local_barrier(comm *c, err *e)
 
 /* ---- the end of a rank ---- */
 
-/* Whether all others have ended or wait for this rank, which gives them nothing more. */
-static bool none_goes_on(const comm *c)
+/* True if all other ranks have ended or wait for this one, which contributes nothing more. */
+static bool none_running(const comm *c)
 {
     const local *l = c->ctx;
     for (int r = 0; r < c->size; r++)
-        if (code_of(l->b, r) == GOES_ON && turn_of(l, r) <= turn_of(l, c->rank)) return false;
+        if (code_of(l->b, r) == RUNNING && exchanges_of(l, r) <= exchanges_of(l, c->rank)) return false;
     return true;
 }
 
 static bool all_ended(const board *b, int size)
 {
     for (int r = 0; r < size; r++)
-        if (code_of(b, r) == GOES_ON) return false;
+        if (code_of(b, r) == RUNNING) return false;
     return true;
 }
 
-/* Tells the others how this rank ends and waits for their ends; one that failed not for long. */
+/* Publishes this rank's exit code and waits for the others to end; a failed rank waits only briefly. */
 static void end(comm *c, int rc)
 {
     local *l = c->ctx;
@@ -157,7 +157,7 @@ static void end(comm *c, int rc)
     if (rc) atomic_compare_exchange_strong(&l->b->speaker, &none, c->rank);
     atomic_store_explicit(&l->b->at[c->rank].code, rc, memory_order_release);
     while (!(l->all_here = all_ended(l->b, c->size))) {
-        if (rc && (none_goes_on(c) || waited > alone_ns_max)) return;
+        if (rc && (none_running(c) || waited > alone_ns_max)) return;
         comm_rest(waited, &nap);
         waited = clock_ns() - began;
     }
@@ -189,14 +189,14 @@ static const comm_ops local_ops = {.all_reduce = local_all_reduce,
                                    .speaker = local_speaker,
                                    .close = local_close};
 
-/* ---- the process that starts them ---- */
+/* ---- the launching process ---- */
 
 typedef struct {
     board *b;
-    pid_t pid[COMM_LOCAL_MAX]; /* 0: not started, or gone */
+    pid_t pid[COMM_LOCAL_MAX]; /* 0: not started, or ended */
     int size, left, rc;
-    int signal; /* that all are to end by; 0: none */
-    bool cut;   /* some were ended, because another had */
+    int signal; /* signal to end all ranks with; 0: none */
+    bool cut;   /* some ranks were ended because another had ended */
     err *e;
 } launch;
 
@@ -206,7 +206,7 @@ static void kill_ranks(const launch *l, int sig, bool all)
         if (l->pid[r] && (all || code_of(l->b, r) <= 0)) kill(l->pid[r], sig);
 }
 
-/* Of a rank's end. Who fails alone has told why; the others wait for it in vain. */
+/* Records the end of a rank. A rank that fails alone has reported the reason; the others wait for it in vain. */
 static void note_end(launch *l, int rank, pid_t pid, int how)
 {
     int rc = WIFEXITED(how) ? WEXITSTATUS(how) : 1;
@@ -232,7 +232,7 @@ static void reap(launch *l)
             if (l->pid[r] == pid) note_end(l, r, pid, how);
 }
 
-/* SIGCHLD, and what ends a process unless that is ignored. */
+/* Catches SIGCHLD, and the signals that end a process unless they are ignored. */
 static void catch_signals(sigset_t *set, sigset_t *old)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
@@ -257,7 +257,7 @@ static void wait_for_ranks(launch *l, const sigset_t *set)
     }
 }
 
-/* In a new rank: it ends with the process that started it; the first one alone has standard input and output. */
+/* Sets up a new rank: it ends with the launching process, and only the first has standard input and output. */
 static void settle(int rank, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -268,7 +268,7 @@ static void settle(int rank, pid_t parent)
     close(null);
 }
 
-/* Everything that a rank needs, before there are any. */
+/* Allocates everything that the ranks share before they are started. */
 static status prepare(comm **out, int n, err *e)
 {
     comm *c;
@@ -283,12 +283,12 @@ static status prepare(comm **out, int n, err *e)
     if (p == MAP_FAILED) {
         mem_free(l);
         mem_free(c);
-        return err_set(e, ST_NOMEM, "%d ranks: no memory to share: %s", n, strerror(errno));
+        return err_set(e, ST_NOMEM, "%d ranks: cannot allocate shared memory: %s", n, strerror(errno));
     }
     l->b = p;
     l->slots = (unsigned char *)p + sizeof *l->b;
     atomic_init(&l->b->speaker, -1);
-    for (int r = 0; r < n; r++) atomic_init(&l->b->at[r].code, GOES_ON);
+    for (int r = 0; r < n; r++) atomic_init(&l->b->at[r].code, RUNNING);
     *c = (comm){.name = "local", .size = n, .local_size = n, .ops = &local_ops, .ctx = l};
     *out = c;
     return ST_OK;
@@ -302,7 +302,7 @@ static void forget(comm *c)
     mem_free(c);
 }
 
-/* True in a rank. Where the system has no more processes, those that there are are ended. */
+/* Returns true in a rank. If the system cannot start all processes, ends those that were started. */
 static bool start_ranks(comm *c, launch *l, const sigset_t *old)
 {
     pid_t own = getpid();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks through Open MPI. The library is opened when a launcher started this process: linked, it would cost every
- * start 3 ms. Sums are formed here, since an MPI may add in any order. */
+/* Ranks through Open MPI. The library is opened only if a launcher started this process; linking it would add 3 ms to
+ * every start. Sums are computed here, since MPI implementations may add in any order. */
 #include "config.h"
 
 #include "kernels/comm_impl.h"
@@ -17,12 +17,12 @@
 #include "kernels/base/mem.h"
 
 #ifndef OPEN_MPI
-#error "Open MPI's mpi.h is needed: its handles are looked up by name"
+#error "Open MPI's mpi.h is required: its handles are looked up as symbols"
 #endif
 
 #define LIBRARY "libmpi.so.40" /* Open MPI 2 to 5 */
 
-/* MPI's functions and Open MPI's constant handles, which its macros would link to. */
+/* MPI's functions, and Open MPI's constant handles, to which its macros refer. */
 /* clang-format off */
 #define CALLS(X)                                                                                                     \
     X(Init_thread) X(Finalize) X(Abort) X(Comm_rank) X(Comm_size) X(Comm_dup) X(Comm_split_type) X(Comm_free)        \
@@ -36,11 +36,11 @@
 #define HANDLE(h, t) t h##_;
 
 enum {
-    SUM_FLOATS = 1 << 20,   /* at most so many are reduced at a time */
-    SMALL_FLOATS = 1 << 14, /* of these, every rank gets all parts and adds them up: one exchange less */
+    SUM_FLOATS = 1 << 20,   /* maximum of floats reduced at a time */
+    SMALL_FLOATS = 1 << 14, /* up to this size every rank receives all parts and adds them, which saves an exchange */
     BYTES_MAX = 1 << 30,    /* counts are int */
     LOOK_NS = 500000000,
-    LOOKS = 4,       /* who waits looks whether the others live; so often before it ends itself */
+    LOOKS = 4,       /* number of liveness checks of other ranks that must fail before a waiting rank ends */
     ALONE_NS_MAX = 3 /* seconds that a failed rank waits for the others at the end */
 };
 
@@ -48,14 +48,14 @@ typedef struct {
     void *library;
     CALLS(FUNCTION)
     HANDLES(HANDLE)
-    MPI_Comm ranks, end; /* of the engine's calls; of the last one */
-    float *parts;        /* [part_floats]: what the other ranks gave */
+    MPI_Comm ranks, end; /* communicators of the engine's calls, and of the final one */
+    float *parts;        /* [part_floats]: data of the other ranks */
     size_t part_floats;
     int *pids; /* [n_pids]: processes of the other ranks on this machine */
     int n_pids;
-    bool lost;            /* one of them is gone */
-    bool asked, all_here; /* the codes of all ranks, in counts, were asked for; are there */
-    int *counts, *places, *other_counts, *other_places; /* [size] each */
+    bool lost;                /* one of these processes has died */
+    bool requested, all_here; /* exit codes of all ranks (in counts) were requested, and have arrived */
+    int *counts, *offsets, *other_counts, *other_offsets; /* [size] each */
 } mpi;
 
 /* ---- the library ---- */
@@ -63,12 +63,12 @@ typedef struct {
 static status find(void **out, const mpi *m, const char *name, err *e)
 {
     *out = dlsym(m->library, name);
-    return *out ? ST_OK : err_set(e, ST_UNSUPPORTED, "%s: no %s (Open MPI is needed)", LIBRARY, name);
+    return *out ? ST_OK : err_set(e, ST_UNSUPPORTED, "%s: symbol %s not found; Open MPI is required", LIBRARY, name);
 }
 
 static status load(mpi *m, err *e)
 {
-    /* its plug-ins look for its symbols */
+    /* plug-ins of MPI look up its symbols */
     m->library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
     if (!m->library) return err_set(e, ST_UNSUPPORTED, "started by mpirun, but MPI cannot be opened: %s", dlerror());
 #define FIND_FUNCTION(f)  TRY(find((void **)&m->f, m, "MPI_" #f, e));
@@ -87,7 +87,8 @@ static status check(const mpi *m, int code, const char *what, err *e)
     return err_set(e, ST_DEVICE, "MPI: %s: %s", what, text);
 }
 
-/* mpirun ends the others of a rank that dies, but now and then (Open MPI 4.1.4) it misses the death. */
+/* True if the process exists. mpirun ends the other ranks when one dies, but it sometimes misses the death (Open MPI
+ * 4.1.4). */
 static bool is_alive(int pid)
 {
     char path[32], text[256];
@@ -96,7 +97,7 @@ static bool is_alive(int pid)
     ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     text[n > 0 ? n : 0] = 0;
-    const char *name_end = strrchr(text, ')'); /* then a space and the state */
+    const char *name_end = strrchr(text, ')'); /* followed by a space and the state */
     return name_end && name_end[1] && name_end[2] != 'Z' && name_end[2] != 'X';
 }
 
@@ -105,12 +106,12 @@ static status check_peers(mpi *m, const char *what, int *looks, err *e)
     for (int i = 0; i < m->n_pids; i++) {
         if (is_alive(m->pids[i]) || ++*looks < LOOKS) continue;
         m->lost = true;
-        return err_set(e, ST_DEVICE, "MPI: %s: the rank with process %d is gone", what, m->pids[i]);
+        return err_set(e, ST_DEVICE, "MPI: %s: the rank with process %d has died", what, m->pids[i]);
     }
     return ST_OK;
 }
 
-/* Waits for a call that was begun. False: not done after limit_ns (0: no limit). */
+/* Waits for a call that was begun; sets *done to false if it has not finished after limit_ns (0: no limit). */
 static status wait_for(mpi *m, MPI_Request *r, const char *what, int64_t limit_ns, bool *done, err *e)
 {
     int64_t began = clock_ns(), now = began, looked = began;
@@ -156,7 +157,7 @@ static status sum_small(comm *c, float *x, size_t n, err *e)
     return ST_OK;
 }
 
-/* Each rank adds up one piece of x and gives it to all. */
+/* Each rank adds up one piece of x and sends it to all. */
 static status sum_pieces(comm *c, float *x, size_t n, err *e)
 {
     mpi *m = c->ctx;
@@ -164,19 +165,19 @@ static status sum_pieces(comm *c, float *x, size_t n, err *e)
     size_t piece = (n + (size_t)c->size - 1) / (size_t)c->size, mine;
     for (int i = 0; i < c->size; i++) {
         size_t from = (size_t)i * piece < n ? (size_t)i * piece : n;
-        m->places[i] = (int)from;
+        m->offsets[i] = (int)from;
         m->counts[i] = (int)(n - from < piece ? n - from : piece);
     }
     mine = (size_t)m->counts[c->rank];
     for (int i = 0; i < c->size; i++) {
         m->other_counts[i] = (int)mine;
-        m->other_places[i] = i * (int)piece;
+        m->other_offsets[i] = i * (int)piece;
     }
-    int began = m->Ialltoallv(x, m->counts, m->places, m->float_, m->parts, m->other_counts, m->other_places, m->float_,
-                              m->ranks, &r);
+    int began = m->Ialltoallv(x, m->counts, m->offsets, m->float_, m->parts, m->other_counts, m->other_offsets,
+                              m->float_, m->ranks, &r);
     TRY(finish(m, began, &r, "all-reduce", e));
-    add_parts(x + m->places[c->rank], m->parts, mine, piece, c->size);
-    began = m->Iallgatherv(MPI_IN_PLACE, 0, m->float_, x, m->counts, m->places, m->float_, m->ranks, &r);
+    add_parts(x + m->offsets[c->rank], m->parts, mine, piece, c->size);
+    began = m->Iallgatherv(MPI_IN_PLACE, 0, m->float_, x, m->counts, m->offsets, m->float_, m->ranks, &r);
     return finish(m, began, &r, "all-reduce", e);
 }
 
@@ -198,7 +199,7 @@ static status mpi_all_gather(comm *c, void *out, const void *in, size_t bytes, e
     mpi *m = c->ctx;
     MPI_Request r;
     if (bytes > BYTES_MAX)
-        return err_set(e, ST_UNSUPPORTED, "MPI: all-gather of %zu bytes a rank, at most %d", bytes, BYTES_MAX);
+        return err_set(e, ST_UNSUPPORTED, "MPI: all-gather of %zu bytes a rank: must be at most %d", bytes, BYTES_MAX);
     unsigned char *own = (unsigned char *)out + (size_t)c->rank * bytes;
     if (own != in) memcpy(own, in, bytes);
     int began = m->Iallgather(MPI_IN_PLACE, 0, m->byte_, out, (int)bytes, m->byte_, m->ranks, &r);
@@ -236,12 +237,12 @@ static void free_ctx(mpi *m)
     mem_free(m);
 }
 
-/* Has its own communicator: others may still be inside another call. */
+/* Gathers exit codes on a communicator of its own, since others may still be inside another call. */
 static void ask_codes(mpi *m, int rc)
 {
     MPI_Request r;
-    if (m->asked) return;
-    m->asked = true;
+    if (m->requested) return;
+    m->requested = true;
     if (m->Iallgather(&rc, 1, m->int_, m->counts, 1, m->int_, m->end, &r) == MPI_SUCCESS)
         wait_for(m, &r, "end", rc ? (int64_t)ALONE_NS_MAX * 1000000000 : 0, &m->all_here, NULL);
 }
@@ -260,7 +261,7 @@ static int mpi_close(comm *c, int rc)
 {
     mpi *m = c->ctx;
     ask_codes(m, rc);
-    if (m->lost) { /* who hears of it from here may not answer either */
+    if (m->lost) { /* other ranks may have died too */
         free_ctx(m);
         return rc ? rc : 1;
     }
@@ -274,7 +275,7 @@ static int mpi_close(comm *c, int rc)
 
 static const comm_ops mpi_ops = {mpi_all_reduce, mpi_all_gather, mpi_broadcast, mpi_barrier, mpi_speaker, mpi_close};
 
-/* Those that can be seen from here: not from another container. */
+/* Finds the ranks visible from this process, which excludes those in other containers. */
 static status find_peers(const comm *c, mpi *m, MPI_Comm local, err *e)
 {
     int own = (int)getpid(), *all;
@@ -298,7 +299,8 @@ static status open_ranks(comm *c, mpi *m, err *e)
     m->Comm_set_errhandler(m->end, m->errors_return_);
     m->Comm_rank(m->ranks, &c->rank);
     m->Comm_size(m->ranks, &c->size);
-    if (c->size > COMM_RANKS_MAX) return err_set(e, ST_UNSUPPORTED, "%d ranks, at most %d", c->size, COMM_RANKS_MAX);
+    if (c->size > COMM_RANKS_MAX)
+        return err_set(e, ST_UNSUPPORTED, "%d ranks: must be at most %d", c->size, COMM_RANKS_MAX);
     TRY(check(m, m->Comm_split_type(m->ranks, MPI_COMM_TYPE_SHARED, 0, m->info_null_, &local), "start", e));
     m->Comm_rank(local, &c->local_rank);
     m->Comm_size(local, &c->local_size);
@@ -316,9 +318,9 @@ status comm_mpi_init(comm *c, err *e)
     TRY_GOTO(open_ranks(c, m, e));
     size_t size = (size_t)c->size;
     TRY_GOTO(MEM_NEW(&m->counts, 4 * size, e));
-    m->places = m->counts + size;
-    m->other_counts = m->places + size;
-    m->other_places = m->other_counts + size;
+    m->offsets = m->counts + size;
+    m->other_counts = m->offsets + size;
+    m->other_offsets = m->other_counts + size;
     m->part_floats = size * SMALL_FLOATS > SUM_FLOATS + size ? size * SMALL_FLOATS : SUM_FLOATS + size;
     TRY_GOTO(mem_map_anon((void **)&m->parts, m->part_floats * sizeof *m->parts, "sums of ranks", e));
     c->name = "mpi";

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Waiting for other ranks. Not in comm_local.c, which calls _exit and signal: libkvasir must not contain those. */
+/* Waiting for other ranks. Separate from comm_local.c, which calls _exit and signal: libkvasir must not contain
+ * those. */
 #include "config.h"
 
 #include "kernels/comm_impl.h"

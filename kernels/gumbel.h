@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Noise for the choice of a token (draw.h): a number of its own for each seed, position and token id, with the same
- * bits on every machine: no function of a library whose last bits differ, and every product that is added to something
- * is an fma. Also compiled for devices. */
+/* Noise for the choice of a token (draw.h), one number for each seed, position and token id. Bits are the same on every
+ * machine: no library function whose last bits may differ is used, and every product that is added is an fma. Also
+ * compiled for devices. */
 #ifndef KERNELS_GUMBEL_H
 #define KERNELS_GUMBEL_H
 
@@ -15,7 +15,8 @@
 #define GUMBEL_FN static inline
 #endif
 
-/* 53 random bits m, output k = pos 2^32 + id + 1 of SplitMix64 (base/rng.h) from `seed`; u = (m + 1/2) 2^-53. */
+/* Returns 53 random bits m, output k = pos 2^32 + id + 1 of SplitMix64 (base/rng.h) from `seed`; u = (m + 1/2)
+ * 2^-53. */
 GUMBEL_FN uint64_t gumbel_bits(uint64_t seed, int64_t pos, uint32_t id)
 {
     uint64_t z = seed + (((uint64_t)pos << 32) + id + 1) * 0x9E3779B97F4A7C15u;
@@ -56,7 +57,7 @@ GUMBEL_FN double gumbel_noise(uint64_t m)
     return -gumbel_log(-log_u, 0);
 }
 
-/* No less than gumbel_noise(m), and cheap: -log(1 - u) to a whole power of two. */
+/* Returns a cheap upper bound of gumbel_noise(m): -log(1 - u), with 1 - u rounded down to a power of two. */
 GUMBEL_FN double gumbel_bound(uint64_t m)
 {
     uint64_t rest = ((uint64_t)1 << 54) - (2 * m + 1);
@@ -68,16 +69,16 @@ GUMBEL_FN double gumbel_bound(uint64_t m)
     return (double)(zeros - 9) * 0.6931471806;
 }
 
-/* More than any noise. */
+/* Upper bound of all noise. */
 #define GUMBEL_MOST 37.5
 
-/* The item at hand in a search for the largest score, and the best so far: of equal scores the lower id. */
+/* Best item so far in a search for the largest score; the lower id among equal scores. */
 typedef struct {
     double score;
     int32_t id; /* -1: none yet */
 } gumbel_best;
 
-/* Item `id` of value x, finite, in a choice with temperature `temp` at a position. */
+/* Considers item `id` with the finite value x, in a choice with temperature `temp` at position pos. */
 GUMBEL_FN void gumbel_try(gumbel_best *best, uint64_t seed, int64_t pos, double temp, float x, int32_t id)
 {
     double logit = (double)x / temp;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Conversions of 16-bit floats, round to nearest even; plain C, the reference for the SIMD ones. */
+/* Conversions of 16-bit floats, rounding to nearest even, in plain C; the reference for the SIMD versions. */
 #ifndef KERNELS_HALF_H
 #define KERNELS_HALF_H
 
@@ -38,6 +38,17 @@ static inline float f16_to_f32(uint16_t h)
     if (exp == 31) return bits_to_f32(sign | 0x7f800000 | man << 13 | (man ? 0x400000 : 0));
     if (exp) return bits_to_f32(sign | (exp + 112) << 23 | man << 13);
     float sub = (float)man * 0x1p-24f;
+    return bits_to_f32(sign | f32_to_bits(sub));
+}
+
+/* Returns the number of an E4M3 code: a sign, 4 bits of exponent (bias 7), 3 of mantissa, no infinity. Source: OCP
+ * 8-bit floating point specification, section 5. */
+static inline float e4m3_to_f32(uint8_t c)
+{
+    uint32_t sign = (uint32_t)(c & 0x80) << 24, exp = (c >> 3) & 15, man = c & 7;
+    if (exp == 15 && man == 7) return bits_to_f32(sign | 0x7fc00000);
+    if (exp) return bits_to_f32(sign | (exp + 120) << 23 | man << 20);
+    float sub = (float)man * 0x1p-9f;
     return bits_to_f32(sign | f32_to_bits(sub));
 }
 

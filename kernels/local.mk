@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/mem.c %D%/base/mem.h \
-  %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/spin.c %D%/base/spin.h %D%/base/rng.h \
-  %D%/base/sha256.c %D%/base/sha256.h %D%/base/sums.c %D%/base/sums.h %D%/base/base64.h %D%/base/draft.c %D%/base/draft.h \
+engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/err_names.c %D%/base/err_names.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/fold.c %D%/base/fold.h %D%/base/mem.c %D%/base/mem.h \
+  %D%/base/file.c %D%/base/file.h %D%/base/gguf.c %D%/base/gguf.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/spin.c %D%/base/spin.h %D%/base/rng.h \
+  %D%/base/sha256.c %D%/base/sha256.h %D%/base/sums.c %D%/base/sums.h %D%/base/base64.h %D%/base/temp_file.c %D%/base/temp_file.h \
   %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reading.c %D%/base/reader_threads.c \
-  %D%/ops.h %D%/ops_certify.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h %D%/gumbel.h \
+  %D%/ops.h %D%/ops_certify.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/qblock_random.h %D%/draw.h %D%/gumbel.h \
   %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c %D%/comm_wait.c \
   %D%/ref/ref.h %D%/ref/memory.c %D%/ref/values.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/certify.c %D%/ref/coded.c %D%/ref/codes.c %D%/ref/evict.c \
   %D%/ref/block.c %D%/ref/cluster.c %D%/ref/token.c %D%/ref/draw.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/kmeans.c %D%/ref/lsh.c %D%/ref/pq.c %D%/ref/tail.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c %D%/ref/rows.c %D%/ops_rows.h
@@ -15,10 +15,10 @@ else
 engine_sources += %D%/comm_mpi_none.c
 endif
 
-# CPU: what splits work over threads, then the same kernels once a SIMD level
+# CPU: files that split work over threads, then the kernels, compiled once per SIMD level
 engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
   %D%/cpu/cpu_common.c %D%/cpu/cpu_levels.c %D%/cpu/cpu_block.c %D%/cpu/cpu_cluster.c %D%/cpu/cpu_token.c %D%/cpu/cpu_certify.c %D%/cpu/cpu_coded.c %D%/cpu/cpu_codes.c \
-  %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
+  %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c %D%/cpu/host.c %D%/host.h \
   %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
 noinst_LIBRARIES += libkgemm.a
 kernel_libs += libkgemm.a
@@ -83,7 +83,7 @@ endif
 # CUDA
 noinst_LIBRARIES += libkcuda.a
 kernel_libs += libkcuda.a
-# gemm_lt.cu is what the host's tests replace
+# gemm_lt.cu is replaced in host tests
 cuda_shim_sources = \
   kernels/cuda/backend.cu \
   kernels/cuda/step.cu \

@@ -9,13 +9,13 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
-/* A pass queues several copies or products: the wait at its end is then a small part. */
+/* A pass queues several copies or products, so that the final wait is a small part of the time. */
 enum { COPIES = 4, PRODUCTS = 4, LEAST_DIM = 256, MOST_DIM = 8192, LEAST_COPY = 1 << 20, MOST_COPY = 1 << 30 };
 enum { PASSES = 9, PIECE = 16 << 20 };
 
 struct meter {
     backend *be;
-    cpu_meter *cpu; /* NULL: a device, which the rest belongs to */
+    cpu_meter *cpu; /* NULL: a device, for which the other fields are used */
     size_t bytes, dim;
     buf from, to, x, w, out; /* [bytes] twice; [dim, dim] f32, w of any type; [PRODUCTS][dim, dim] f32 */
 };
@@ -31,7 +31,7 @@ static double now_ns(meter *m)
     return (double)clock_ns();
 }
 
-/* Nanoseconds of a pass. */
+/* Returns the nanoseconds of a pass. */
 static double copy_ns(meter *m)
 {
     double t0 = now_ns(m);
@@ -105,7 +105,7 @@ static status take_matrices(meter *m, size_t dim, err *e)
     return take(m, &m->out, PRODUCTS * matrix(dim), false, e);
 }
 
-/* Whether twice the size is wanted: the second pass, which finds everything prepared, was short, and there is room. */
+/* True if the size should be doubled: the second pass, without warm-up costs, was short, and enough memory is free. */
 static bool grows(const meter *m, double ns, size_t size, size_t most, size_t next_bytes)
 {
     size_t free_bytes = m->be->ops->available(m->be);
@@ -185,7 +185,7 @@ void meter_limits(meter *m, kernel_limits *out)
     out->read_low = x[0];
     out->read_high = x[PASSES - 1];
     for (product_kind kind = PRODUCT_F32; kind < PRODUCT_S8; kind++) {
-        meter_product(m, kind); /* the first one prepares */
+        meter_product(m, kind); /* warm-up */
         for (int i = 0; i < PASSES; i++) x[i] = meter_product(m, kind);
         out->gemm_gops[kind] = limits_middle(x, PASSES);
     }

@@ -5,30 +5,30 @@
 
 #include "kernels/ops_select.h"
 
-typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` multiplies */
+typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* number format that `score` multiplies */
 
-/* A group is `group` consecutive tokens of one channel, from position 0.
- * bits    u32 [n_kv_heads][ceil(cap / 32)][words][32]: of each 32 tokens, word by word, bit i of word w is the
- *         bit of channel 32 w + i; words = ceil(head_dim / 32)
+/* A group is `group` consecutive tokens of one channel, counted from position 0.
+ * bits    u32 [n_kv_heads][ceil(cap / 32)][words][32]: the words of 32 tokens at a time, word by word; bit i of word w
+ *         is channel 32 w + i; words = ceil(head_dim / 32)
  * levels  [n_kv_heads][ceil(cap / group)][2][head_dim]: lo, hi in the type of the rows
- * ring    [n_kv_heads][group][head_dim]: the newest `group` keys, in the type of the rows, position p in
- *         row p mod group
+ * ring    [n_kv_heads][group][head_dim]: the newest `group` keys, in the type of the rows, position p in row p mod
+ *         group
  *
  * The ops are INDEX_OPS:
  *
- * add: groups that the keys complete or leave open get their levels and bits; complete ones never change again. lo and
- * hi are the minimum and the maximum of the keys of a channel, z = 0.5 (lo + hi) in float32, and a bit is x >= z.
+ * add: computes levels and bits of the groups that the keys complete or leave open; complete groups never change again.
+ * lo and hi are the minimum and maximum of a channel's keys, z = 0.5 (lo + hi) in float32, and a bit is x >= z.
  *
- * redo: ring and open group again, from the rows of the slots [n / group * group, n).
+ * redo: rebuilds ring and open group from the rows of the slots [n / group * group, n).
  *
- * score: of token t, an estimate of q_h . k_t: a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in
- * the order of ops_select.h.
+ * score: for token t, an estimate of q_h . k_t: a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo
+ * in the order of ops_select.h.
  *   FIER_FLOAT   over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c)
  *   FIER_INT8    a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact integer,
  *                m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),
  *                r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127)
- * Each operation is in float32, round to the nearest even; NaN is left out of maxima and clamped to the lower end. u
- * has 7 bits so that two products fit the 16 bits of a step that has no wider sums. */
+ * Each operation is in float32, rounded to nearest even. NaN is left out of maxima and clamped to the lower end. u has
+ * 7 bits so that two products fit the 16-bit sums of instructions without wider ones. */
 typedef struct {
     buf bits, levels, ring;
     dtype type;
@@ -41,7 +41,8 @@ static inline size_t fier_words(size_t head_dim)
     return (head_dim + 31) / 32;
 }
 
-/* Bytes that the scores of a kv head's candidates read: bits of whole words and the levels of the groups touched. */
+/* Returns the bytes that the scores of a kv head's candidates read: bits of whole words and the levels of their
+ * groups. */
 static inline uint64_t fier_head_bytes(const fier_index *x, item_range n)
 {
     int64_t g = (int64_t)x->group;

@@ -6,8 +6,8 @@
  * paris_subspaces subspaces of 8. Rotation: `rounds` times a change of signs and the orthonormal Walsh-Hadamard
  * transform (butterflies of span 1, 2, 4, ..., then times 1 / sqrt(dim)).
  *
- * Every op gives the same bits on every backend: float32 without fused multiply-adds, and sums in one
- * order: lane i of 8 adds elements i, i + 8, ... in this order, then ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
+ * Every op gives the same bits on every backend: float32 without fused multiply-adds, and sums in one order: lane i of
+ * 8 adds elements i, i + 8, ... in this order, then ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
 #ifndef KERNELS_OPS_PARIS_H
 #define KERNELS_OPS_PARIS_H
 
@@ -39,12 +39,12 @@ static inline size_t paris_subspaces(size_t head_dim)
 
 /* Index of one layer; entry t belongs to the token in slot t, which is its position. nb = paris_subspaces(head_dim).
  * id       u8 [n_kv_heads][cap][nb]: bit j is x_j >= 0 of the subspace
- * code     u8 [n_kv_heads][cap][5 nb]: nb weights (bf16, little-endian), then 3 bytes a subspace: bin j
- *          in bits [3j, 3j + 3), lowest first. The signs are those of id ("shared signs").
- * count    i32 [n_kv_heads][nb][256]: how many of the counted tokens have this id
- * counted  i64 [2]: first and number of the tokens that count holds
+ * code     u8 [n_kv_heads][cap][5 nb]: nb weights (bf16, little-endian), then 3 bytes a subspace: bin j in bits
+ *          [3j, 3j + 3), lowest first. The signs are those of id ("shared signs").
+ * count    i32 [n_kv_heads][nb][256]: number of counted tokens with this id
+ * counted  i64 [2]: first and number of the counted tokens
  * sign     f32 [rounds][dim] of +1 and -1
- * mean     f32 [n_kv_heads][head_dim] is subtracted from keys; p NULL: nothing */
+ * mean     f32 [n_kv_heads][head_dim], subtracted from keys; p NULL: nothing */
 typedef struct {
     buf id, code, count, counted, sign, mean;
     size_t n_kv_heads, head_dim, cap;
@@ -52,13 +52,13 @@ typedef struct {
     bool alpha;    /* weights |k| r / alpha; false: |k| r */
 } paris_index;
 
-/* A search by one query a kv head, among the tokens of a range; rows of score, cand and est have x->cap entries.
- * y, norm  f32, of `query`
- * bonus    u8 [n_kv_heads][nb][256]: the patterns of a subspace in the order of their product with y (sum of +-y_j in
- *          the order j = 0..7), descending, ties to the lower id; with c the number of counted tokens before a pattern,
- *          its bonus is the number of levels i < n_levels with c < limit[i]
+/* Search with one query for each kv head, among the tokens of a range; rows of score, cand and est have x->cap entries.
+ * y, norm  f32, from `query`
+ * bonus    u8 [n_kv_heads][nb][256]: patterns of a subspace are ordered by their product with y (sum of +-y_j in the
+ *          order j = 0..7), descending, ties to the lower id. With c the number of counted tokens before a pattern, its
+ *          bonus is the number of levels i < n_levels with c < limit[i]
  * score    u8: entry i is the sum of the bonuses of token range.first + i
- * cand     i32: the min(m, range.n) tokens of the highest scores, ascending; of equal scores the lower token first
+ * cand     i32: the min(m, range.n) tokens of the highest scores, ascending; the lower token first among equal scores
  * est      f32: entry i is the estimate norm * sum_b w_b (v_b . y_b) of q . k for candidate i < m, v the signed
  *          centres; elements are (w_b v_j) y_j */
 typedef struct {
@@ -71,22 +71,22 @@ typedef struct {
     buf bonus, score, cand, est, read;
 } paris_job;
 
-/* read: bytes of the index are added to it (u64 [1]; p NULL: not counted). No op takes a list of jobs: what a search
- * leaves in between has the size of all tokens, and sequences share the room for it. */
+/* read: bytes of the index are added to it (u64 [1]; p NULL: not counted). These ops take no list of jobs: intermediate
+ * results of a search have the size of all tokens, and sequences share their memory. */
 #define PARIS_OPS(OP, own, plain)                                                                                      \
-    /* x->mean = mean of the exact keys in the range of slots of rows, in double; 0 for an empty range. */             \
+    /* x->mean = mean of the unquantized keys in the range of slots of rows, in double; 0 for an empty range. */       \
     OP(plain, void, mean, (backend *, const paris_index *x, const kv_rows *rows, slot_range range))                    \
-    /* Writes id and code of the slots in the range from their keys, which rows must hold exactly:                     \
-     * nu = max(|k|, 1e-8), x = rotation of k / nu; per subspace r = |x|, u = |x_j| / max(r, 1e-8), bins t_j of u,     \
-     * alpha = max(sum_j centre[t_j] u_j, 1e-6), weight = nu r / alpha. */                                             \
+    /* Writes id and code of the slots in the range from their keys, which must not be quantized: nu = max(|k|,        \
+     * 1e-8), x = rotation of k / nu; per subspace r = |x|, u = |x_j| / max(r, 1e-8), bins t_j of u, alpha =           \
+     * max(sum_j centre[t_j] u_j, 1e-6), weight = nu r / alpha. */                                                     \
     OP(own, void, encode, (backend *, const paris_index *x, const kv_rows *rows, slot_range range))                    \
     /* y [n_heads][dim] = rotation of q / norm, norm [n_heads] = max(|q|, 1e-8); q [n_heads][head_dim] f32. */         \
     OP(own, void, query, (backend *, buf y, buf norm, buf q, size_t n_heads, const paris_index *x))                    \
-    /* Makes count hold exactly the tokens of the range: adds and removes the difference to counted. */                \
+    /* Makes count cover exactly the tokens of the range: adds and removes the difference to counted. */               \
     OP(plain, void, count, (backend *, const paris_index *x, slot_range range, buf read))                              \
-    /* Makes score from bonus. */                                                                                      \
+    /* Computes score from bonus. */                                                                                   \
     OP(own, void, collide, (backend *, const paris_job *j))                                                            \
-    /* Makes bonus, score, cand and est. */                                                                            \
+    /* Computes bonus, score, cand and est. */                                                                         \
     OP(own, void, search, (backend *, const paris_job *j))                                                             \
     /* idx[l][i] = cand[l][idx[l][i]] for i < range[l].n; idx i32 [n_lists][idx_stride], cand [n_lists][stride]. */    \
     OP(plain, void, resolve,                                                                                           \

@@ -7,17 +7,17 @@
 
 enum { TAIL_SAMPLE_MAX = 1024 };
 
-/* A sample of n tokens without those that the lists of `of` hold; drawn for each list.
- * of    one decode step's attention, neither masked nor with `at`: its range, idx, n_lists, idx_stride, first, n_max,
- *       n_heads are used. Lists ascend
- * rows  tokens of a list's sample at most
+/* Draws a sample of the n tokens, without those in the lists of `of`, for each list.
+ * of    one decode step's attention, neither masked nor with `at`. Uses range, idx, n_lists, idx_stride, first, n_max,
+ *       n_heads. Lists ascend
+ * rows  maximum sample size of a list
  * bias  out f32 [n_heads][rows]
- * seed, layer  of the draws
+ * seed, layer  for the draws
  * idx   out i32 [n_lists][rows], ascending; range out i64 [n_lists][2]: 0 and the number b; left out i64 [n_lists]: m
  *
- * The m tokens that a list leaves, in ascending order, fall into b = min(m, rows) strata: stratum i has those from
- * floor(i m / b) to floor((i + 1) m / b), of which one is drawn: tail_draw. Its bias is the logarithm of their number,
- * in double, rounded once. vAttention (Desai et al. 2025) draws from all at once; strata are ours. */
+ * The m tokens that are not in a list, in ascending order, form b = min(m, rows) strata. Stratum i has those from
+ * floor(i m / b) to floor((i + 1) m / b), and tail_draw draws one of them. Its bias is the logarithm of the size of the
+ * stratum, in double, rounded once. vAttention (Desai et al. 2025) draws from all tokens at once; strata are ours. */
 typedef struct {
     attn_job of;
     int64_t n;
@@ -28,24 +28,24 @@ typedef struct {
     buf idx, range, left;
 } tail_sample_job;
 
-/* What a sample says of the share of attention that its list missed, after a decode step's attention over it.
- * of     that attention: scores, range, n_heads, n_lists and read are used
- * left   i64 [n_lists], of the sample
- * parts  f32 [n_parts][stride]: log-sum-exps of all that the step attends, the sample's included: entry h of a part is
- *        query head h's
- * out    f32 [n_heads][2]: the share tau; sigma, the standard error of the estimated weight of all that was missed, in
- *        units of that weight. log(tau / (1 - tau)) has it, tau itself tau (1 - tau) sigma
+/* Estimates the fraction of attention that a list missed, after a decode step's attention over the sample.
+ * of     that attention. Uses scores, range, n_heads, n_lists and read
+ * left   i64 [n_lists], from the sample
+ * parts  f32 [n_parts][stride]: log-sum-exps of everything that the step attends, including the sample. Entry h of a
+ *        part is query head h's
+ * out    f32 [n_heads][2]: the fraction tau; sigma, the standard error of the estimated missed weight relative to that
+ *        weight. sigma is the error of log(tau / (1 - tau)); the error of tau is tau (1 - tau) sigma
  *
  * With y_i = e^(score i) over the sum of the parts' e^lse: tau = sum y; sigma^2 tau^2 = (1 - b / m) b / (2 (b - 1))
- * sum (y_(i+1) - y_i)^2, successive differences of strata. b = m: sigma = 0. m = 0: both are 0. In double; of each list
- * the shares, the squared sum of its heads' errors and their number are added to `read`. */
+ * sum (y_(i+1) - y_i)^2, successive differences of strata. b = m: sigma = 0. m = 0: both are 0. In double. For each
+ * list, the fractions, the squared sum of its heads' errors and the number of fractions are added to `read`. */
 typedef struct {
     attn_job of;
     buf left, parts, out;
     size_t n_parts, stride;
 } tail_missed_job;
 
-/* Jobs of a call have n_heads, n_lists and rows in common. */
+/* Jobs of a call have the same n_heads, n_lists and rows. */
 #define TAIL_OPS(OP, own, plain)                                                                                       \
     OP(plain, void, sample, (backend *, const tail_sample_job *jobs, size_t n))                                        \
     OP(plain, void, missed, (backend *, const tail_missed_job *jobs, size_t n))
@@ -60,8 +60,8 @@ struct tail_ops {
 #define TAIL_FN static inline
 #endif
 
-/* A number from 0 to size - 1, size > 0, for draw i of list `list` of `layer` in the step whose newest token is at
- * `pos`: output 1 + ((pos 2^8 + layer) 2^16 + list) 2^12 + i of SplitMix64 (base/rng.h) from `seed`, times size over
+/* Returns a number from 0 to size - 1, size > 0, for draw i of list `list` of `layer` in the step whose newest token is
+ * at `pos`: output 1 + ((pos 2^8 + layer) 2^16 + list) 2^12 + i of SplitMix64 (base/rng.h) from `seed`, times size over
  * 2^64. */
 TAIL_FN int64_t tail_draw(uint64_t seed, int64_t pos, int layer, size_t list, size_t i, int64_t size)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sessions of a lens, and their forwards. */
+/* Sessions of a lens and their forward passes. */
 #include "config.h"
 
 #include "lens/lens.h"
@@ -26,7 +26,7 @@ status lens_plan(size_t *bytes, const lens_options *o, const decoder_options *d,
     const model *m = decoder_model(o->dec);
     const attn_shape *sh = decoder_attn_shape(o->dec);
     int64_t cap = (int64_t)(o->n_ids + o->n_new);
-    /* keys twice, scores and shares, what is kept a head */
+    /* keys twice; scores and shares; selected and mark */
     *bytes = 2 * keys_bytes(sh, cap) + (size_t)cap * (2 * (size_t)sh->n_heads * sizeof(double) + 32);
     for (size_t i = 0; i <= o->n; i++) {
         memory_plan p;
@@ -96,7 +96,7 @@ static status open_arrays(lens *l, err *e)
     return token_stream_create(&l->stream, l->o.tok, e);
 }
 
-/* Neighbours that leave the prompt exact go through it together. */
+/* Groups neighbouring sessions that can share the computation of the prompt. */
 static void find_groups(lens *l)
 {
     size_t first = 0;
@@ -122,7 +122,7 @@ status lens_open(lens **out, const lens_options *o, err *e)
 {
     lens *l;
     *out = NULL;
-    if (o->n_ids < 2) return err_set(e, ST_USAGE, "the prompt has %zu tokens, at least 2 are needed", o->n_ids);
+    if (o->n_ids < 2) return err_set(e, ST_USAGE, "the prompt has %zu tokens; at least 2 are needed", o->n_ids);
     if (o->n < 1 || o->n > LENS_STRATEGIES)
         return err_set(e, ST_USAGE, "%zu strategies, expected 1 to %d", o->n, LENS_STRATEGIES);
     if (o->n_new < 1) return err_set(e, ST_USAGE, "at least one new token is needed");
@@ -182,19 +182,19 @@ status lens_advance(lens *l, bool *done, err *e)
     return st;
 }
 
-/* ---- what is known of it ---- */
+/* ---- queries ---- */
 
 void lens_progress(const lens *l, int64_t *done, int64_t *total)
 {
     size_t all = l->o.n_ids - 1, chunk = (size_t)decoder_chunk(l->o.dec), chunks = (all + chunk - 1) / chunk,
            groups = 0;
-    size_t behind = 0;
+    size_t done_groups = 0;
     for (size_t i = 0; i <= l->o.n; i++) {
         groups += l->group[i] != 0;
-        behind += l->group[i] != 0 && i < l->first;
+        done_groups += l->group[i] != 0 && i < l->first;
     }
     *total = (int64_t)(groups * chunks + l->o.n_new);
-    *done = (int64_t)(behind * chunks + (l->fed + chunk - 1) / chunk + l->step);
+    *done = (int64_t)(done_groups * chunks + (l->fed + chunk - 1) / chunk + l->step);
 }
 
 size_t lens_steps(const lens *l)

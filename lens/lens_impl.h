@@ -1,57 +1,57 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the lens share. */
+/* Internals shared by the files of the lens. */
 #ifndef LENS_LENS_IMPL_H
 #define LENS_LENS_IMPL_H
 
 #include "lens/lens.h"
 #include "lens/recall_score.h"
 
-/* One strategy, and what its step under way read and missed. */
+/* One strategy, with the positions it read and the mass it missed in the current step. */
 typedef struct {
     const attn_spec *spec;
     session *s;
     bool *dense;             /* [n_layers] */
-    uint8_t *bits;           /* [n_layers][row] bits: positions that some head read */
-    uint32_t *reads;         /* [n_bins] positions of the prompt that were read, over layers and heads */
-    double *missed_at;       /* [cap] softmax of full attention on what was not read, summed over layers and heads */
-    double *missed_by;       /* [n_layers][n_kv_heads] mean over the query heads of a KV head */
-    double attended, missed; /* sums over layers and heads of the step */
-    int64_t heads;           /* query heads of layers that are not dense */
-    lens_means sum;          /* means of the steps, summed */
-    int32_t choice;          /* the token that it finds most likely */
+    uint8_t *bits;           /* [n_layers][row] bitmaps of the positions that any head read */
+    uint32_t *reads;         /* [n_bins] prompt positions read, summed over layers and heads */
+    double *missed_at;       /* [cap] full attention's softmax on unread positions, summed over layers and heads */
+    double *missed_by;       /* [n_layers][n_kv_heads] missed mass, mean over the query heads of a KV head */
+    double attended, missed; /* sums over layers and heads in the current step */
+    int64_t heads;           /* number of query heads in layers that are not dense */
+    lens_means sum;          /* sums of the steps' means */
+    int32_t choice;          /* most likely token */
 } lens_run;
 
 struct lens {
     lens_options o;
     const attn_shape *shape;
     backend *be;
-    session *s[1 + LENS_STRATEGIES];   /* full, and those of `run` */
-    size_t group[1 + LENS_STRATEGIES]; /* how many go through the prompt together, where a group begins; else 0 */
+    session *s[1 + LENS_STRATEGIES];   /* full, then those of `run` */
+    size_t group[1 + LENS_STRATEGIES]; /* at the first session of a group: sessions prefilled together; else 0 */
     lens_run run[LENS_STRATEGIES];
-    size_t row, bin, n_bins; /* bytes of `cap` bits; positions of a bin; bins of the prompt */
-    int64_t cap, n;          /* most tokens; those of the step under way, the current one too */
-    size_t first, fed;       /* of the prompt: the group that is fed, its tokens so far */
-    size_t step;             /* steps behind */
-    int32_t next;            /* the token of the next step */
+    size_t row, bin, n_bins; /* bytes of a bitmap; positions per bin; bins of the prompt */
+    int64_t cap, n;          /* maximum number of tokens; number in the current step */
+    size_t first, fed;       /* prefill: first session of the current group; its tokens so far */
+    size_t step;             /* steps done */
+    int32_t next;            /* token fed in the next step */
     float *logits;           /* [1 + n][vocab] */
-    token_stream *stream;    /* of prompt and new tokens */
-    /* full attention of one layer */
+    token_stream *stream;    /* decodes prompt and new tokens */
+    /* full attention in the current layer */
     buf keys; /* [n_kv_heads][cap][head_dim] f32 */
     float *k, *q;
     exact_rows rows;
     exact_query query;
     int32_t *selected; /* [2 * cap] */
-    uint8_t *mark;     /* [cap] whether a head read a position */
+    uint8_t *mark;     /* [cap] 1: the current head read the position */
     bool ended;
 };
 
-/* lens_judge.c: before a step; then it watches the step, as attn_watch calls it. */
+/* lens_judge.c: lens_before resets the measurements; lens_watch, called by attn_watch, measures a layer. */
 void lens_before(lens *l);
 void lens_watch(void *ctx, const attn_seen *seen);
 
-/* lens_record.c: records. */
+/* lens_record.c */
 status lens_begin(lens *l, err *e);
-/* Of the step behind, which led to the token `id`. */
+/* Writes the records of the last step, which produced the token `id`. */
 status lens_record_step(lens *l, int32_t id, err *e);
 status lens_end(lens *l, err *e);
 

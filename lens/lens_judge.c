@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What each strategy read in a step, and what of full attention it missed. */
+/* Measures what each strategy read in a step and how much of full attention it missed. */
 #include "config.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ void lens_before(lens *l)
 
 /* ---- a layer ---- */
 
-/* Exact attention of the whole batch's first sequence. */
+/* Computes full attention of the layer for sequence 0, `full`. */
 static void take_full(lens *l, const attn_seen *seen)
 {
     const attn_shape *sh = l->shape;
@@ -45,7 +45,7 @@ static void take_full(lens *l, const attn_seen *seen)
     exact_fill(&l->query);
 }
 
-/* Marks what a query head of strategy i reads in the layer at work. */
+/* Marks the positions that a query head of strategy i reads in the current layer. */
 static void mark_read(lens *l, size_t i, int head)
 {
     int64_t head_end, tail;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The records of a lens, a line of JSON each. */
+/* Records of a lens, one line of JSON each. */
 #include "config.h"
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ static status no_memory(err *e)
     return err_set(e, ST_NOMEM, "out of memory for a record of the lens");
 }
 
-/* Writes and frees a record. */
+/* Emits and frees a record. */
 static status give(lens *l, json_t *j, err *e)
 {
     char *text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL, *line = NULL;
@@ -32,14 +32,14 @@ static status give(lens *l, json_t *j, err *e)
 
 /* ---- texts ---- */
 
-/* n bytes as text; U+FFFD where they are no UTF-8 alone. */
+/* Returns n bytes as text, or U+FFFD if they are not valid UTF-8. */
 static json_t *text_json(const char *text, size_t n)
 {
     json_t *j = json_stringn(text, n);
     return j ? j : json_string("\xef\xbf\xbd");
 }
 
-/* What a token alone says. */
+/* Returns the text of a single token. */
 static json_t *token_json(const lens *l, int32_t id)
 {
     err e = {0};
@@ -51,7 +51,7 @@ static json_t *token_json(const lens *l, int32_t id)
     return j;
 }
 
-/* What it adds to the text so far: a character that several tokens make comes with the last of them. */
+/* Sets *out to the text that a token adds; the last token of a split character adds it. */
 static status next_text(lens *l, int32_t id, json_t **out, err *e)
 {
     const char *text;
@@ -126,8 +126,8 @@ status lens_begin(lens *l, err *e)
 
 /* ---- steps ---- */
 
-/* A byte each of x, which is in [0, 1]. */
-static status shares_json(json_t **out, const double *x, size_t n, err *e)
+/* Encodes each x in [0, 1] as a byte; base64. */
+static status fractions_json(json_t **out, const double *x, size_t n, err *e)
 {
     uint8_t *bytes;
     char *text = NULL;
@@ -143,21 +143,22 @@ static status shares_json(json_t **out, const double *x, size_t n, err *e)
     return st;
 }
 
-/* The share of (token, layer, head) of each bin that was read. */
+/* Encodes, for each bin, the fraction of (token, layer, head) that was read. */
 static status reads_json(const lens *l, const lens_run *r, json_t **out, err *e)
 {
-    double *share;
-    TRY(MEM_NEW(&share, l->n_bins, e));
+    double *fraction;
+    TRY(MEM_NEW(&fraction, l->n_bins, e));
     for (size_t b = 0; b < l->n_bins && r->heads; b++) {
         size_t tokens = l->o.n_ids - b * l->bin < l->bin ? l->o.n_ids - b * l->bin : l->bin;
-        share[b] = (double)r->reads[b] / ((double)tokens * (double)r->heads);
+        fraction[b] = (double)r->reads[b] / ((double)tokens * (double)r->heads);
     }
-    status st = shares_json(out, share, l->n_bins, e);
-    mem_free(share);
+    status st = fractions_json(out, fraction, l->n_bins, e);
+    mem_free(fraction);
     return st;
 }
 
-/* The positions where most was missed, the largest first; of equals the first. Shares below 0.0001 are left out. */
+/* Returns the positions with the most missed mass, in descending order, ties by position. Shares below 0.0001 are
+ * omitted. */
 static json_t *missed_json(const lens *l, const lens_run *r)
 {
     json_t *list = json_array();
@@ -174,7 +175,7 @@ static json_t *missed_json(const lens *l, const lens_run *r)
     return list;
 }
 
-/* The layer and KV head that missed most. */
+/* Returns the layer and KV head that missed most. */
 static json_t *worst_json(const lens *l, const lens_run *r)
 {
     int heads = l->shape->n_kv_heads, at = 0;
@@ -189,7 +190,7 @@ static status give_step(lens *l, size_t i, int32_t id, json_t *text, err *e)
     json_t *reads = NULL, *by = NULL;
     double heads = r->heads ? (double)r->heads : 1;
     status st = reads_json(l, r, &reads, e);
-    if (st == ST_OK) st = shares_json(&by, r->missed_by, (size_t)(l->shape->n_layers * l->shape->n_kv_heads), e);
+    if (st == ST_OK) st = fractions_json(&by, r->missed_by, (size_t)(l->shape->n_layers * l->shape->n_kv_heads), e);
     if (st != ST_OK) {
         json_decref(reads);
         return st;

@@ -20,7 +20,7 @@ const char *page_text(size_t *n)
     return page;
 }
 
-/* 'sha256-...' of what is between two tags. */
+/* Writes 'sha256-...' of the text between two tags. */
 static void sum_of(char out[64], const char *from, const char *to)
 {
     const char *begin = strstr(page, from) + strlen(from), *end = strstr(begin, to);
@@ -65,7 +65,7 @@ bool page_begin(FILE *f)
            fputs("<script type=\"application/x-ndjson\" id=\"data\">\n", f) >= 0;
 }
 
-/* Texts of JSON alone have a '<', which could end the element. */
+/* Escapes '<', which could end the script element. In JSON it occurs only inside strings. */
 bool page_line(FILE *f, const char *line, size_t n)
 {
     for (const char *end = line + n; line < end;) {

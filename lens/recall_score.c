@@ -28,7 +28,7 @@ static double dot(const float *a, const float *b, int n)
     return (double)sum;
 }
 
-/* Softmax of s[0..n) into p. */
+/* Writes the softmax of s[0..n) to p. */
 static void softmax(double *p, const double *s, int64_t n)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -53,7 +53,7 @@ void exact_fill(exact_query *x)
 
 /* ---- recall ---- */
 
-/* Adds one head's scores of positions [lo, hi) to out as its mode combines them. */
+/* Adds one head's scores of positions [lo, hi) to out, combined according to gqa. */
 static void combine(double *out, const double *s, int64_t lo, int64_t hi, gqa_mode gqa, bool first)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -79,14 +79,14 @@ double exact_recall(const exact_query *x, int head, const exact_choice *c, doubl
     double *score = work, *sorted = work + r->cap;
     int64_t lo = c->head_end > x->first ? c->head_end : x->first, hi = c->tail, k = 0, found = 0;
     size_t heads = (size_t)r->shape->n_heads, lists = gqa_lists(c->gqa, heads, (size_t)r->shape->n_kv_heads);
-    int share = (int)(heads / lists), from = head / share * share;
+    int group = (int)(heads / lists), from = head / group * group;
     if (hi <= lo) return 1;
     for (int64_t i = 0; i < c->n; i++) k += c->pos[i] >= lo && c->pos[i] < hi;
     if (k == 0 || k >= hi - lo) return 1;
-    for (int h = from; h < from + share; h++) combine(score, x->score + h * r->cap, lo, hi, c->gqa, h == from);
+    for (int h = from; h < from + group; h++) combine(score, x->score + h * r->cap, lo, hi, c->gqa, h == from);
     memcpy(sorted, score + lo, (size_t)(hi - lo) * sizeof *sorted);
     qsort(sorted, (size_t)(hi - lo), sizeof *sorted, descending);
-    /* Of those that equal the last one chosen any may be taken. */
+    /* Positions that tie with the last selected score are interchangeable. */
     double least = sorted[k - 1];
     int64_t above = 0, equal = 0;
     for (int64_t i = lo; i < hi; i++) above += score[i] > least;
@@ -107,7 +107,7 @@ double exact_mass(const exact_query *x, int head, const exact_choice *c)
     return sum;
 }
 
-/* The 97.5 % quantile of Student's distribution (Abramowitz and Stegun, 26.7.5). */
+/* Returns the 97.5 % quantile of Student's distribution (Abramowitz and Stegun, 26.7.5). */
 static double student(double degrees)
 {
     double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
@@ -129,8 +129,8 @@ double exact_distance(const exact_query *x, int head, const exact_choice *c, con
     const attn_shape *sh = r->shape;
     const double *p = x->share + head * r->cap, *s = x->score + head * r->cap;
     double top = -(double)INFINITY, sum = 0, distance = 0, left = 0;
-    /* Twice the scores: first their maximum and sum, then the shares. */
-    for (int turn = 0; turn < 3; turn++)
+    /* Three passes over the scores: maximum, sum of exponentials, distance. */
+    for (int pass = 0; pass < 3; pass++)
         for (int64_t k = 0; k < c->n; k++) {
             int64_t i = c->pos[k];
             if (i < x->first || (kept && !kept[i])) continue;
@@ -138,8 +138,8 @@ double exact_distance(const exact_query *x, int head, const exact_choice *c, con
             if (held)
                 y = (double)sh->scale *
                     dot(x->q + head * sh->head_dim, row_of(held, r, kv_head_of(sh, head), i), sh->head_dim);
-            if (turn == 0) top = fmax(top, y);
-            else if (turn == 1) sum += exp(y - top);
+            if (pass == 0) top = fmax(top, y);
+            else if (pass == 1) sum += exp(y - top);
             else {
                 distance += fabs(p[i] - exp(y - top) / sum);
                 left += p[i];
@@ -162,7 +162,7 @@ double exact_covered(const exact_query *x, int head, const exact_choice *c, cons
     return sum;
 }
 
-/* Adds share * v of position i. */
+/* Adds share * v for position i. */
 static void add_value(double *out, const exact_query *x, int head, int64_t i, double share)
 {
     const exact_rows *r = x->rows;

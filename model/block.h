@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Blocks: a model is a list of them, each one residual update x += f(norm(x)). A kind of block is one file block_*.c.
- * Not for other folders. */
+/* A model is a list of blocks, each one residual update x += f(norm(x)). Each kind of block is one file block_*.c.
+ * Private to model/. */
 #ifndef MODEL_BLOCK_H
 #define MODEL_BLOCK_H
 
@@ -13,28 +13,29 @@ typedef struct walk walk;
 
 struct block_kind {
     const char *name;
-    bool keeps_kv; /* has keys and values in every sequence: it calls attn_layer with block.kv */
-    size_t size;   /* of its weights, a struct of `weight` */
-    /* Lists the weights: names, shapes, and this rank's part. */
+    bool keeps_kv; /* has keys and values in every sequence and calls attn_layer with block.kv */
+    size_t size;   /* bytes of its weights, a struct of `weight` */
+    /* Lists the weights with names, shapes and this rank's part. */
     status (*weights)(walk *k, const model_config *c, void *w);
-    /* Returns the bytes of decoder scratch for so many rows. */
+    /* Returns the bytes of decoder scratch for `rows` rows. */
     size_t (*scratch)(const model_config *c, size_t rows);
-    /* Declares recurrent state of a sequence (recurrent.h); NULL: none. */
+    /* Declares the recurrent state of a sequence (recurrent.h). NULL: none. */
     void (*declare)(state_decl *d, const model_config *c);
-    /* Adds to d->x [rows, hidden]. */
+    /* Adds the block's output to d->x [rows, hidden]. */
     void (*run)(decoder *d, const attn_step *s, const block *b, size_t rows);
 };
 
 struct block {
     const block_kind *kind;
     void *w;
-    int layer, kv, state; /* index of the layer; among blocks with keys and values; among blocks with recurrent state */
+    /* indices among layers, among blocks with keys and values, and among blocks with recurrent state; -1: none */
+    int layer, kv, state;
 };
 
 extern const block_kind block_attention, block_swiglu;
 
 typedef struct {
-    weight norm, q_norm, k_norm; /* absent weights have p NULL */
+    weight norm, q_norm, k_norm; /* p is NULL in absent weights */
     weight q, k, v, o, q_bias, k_bias, v_bias, o_bias;
 } attention_weights;
 
@@ -44,11 +45,11 @@ typedef struct {
 
 /* Allocates the blocks of a config with room for their weights. */
 status blocks_create(block **out, size_t *n, const model_config *c, err *e);
-/* The same with the weights of n others. */
+/* Allocates the blocks of a config and copies the weights of the n blocks of `from`. */
 status blocks_copy(block **out, const block *from, size_t n, const model_config *c, err *e);
 
-/* Gives the keys' and values' rows [rows, kv heads, head_dim] f32 of an attention block's scratch. */
-void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *v);
+/* Returns in *k and *v the rows [rows, kv heads, head_dim] f32 in an attention block's scratch. */
+void attention_scratch(const decoder *d, const block *b, size_t rows, buf *k, buf *v);
 
 /* ---- listing weights, for block_kind.weights ---- */
 
@@ -57,17 +58,22 @@ struct walk {
     size_t n, room;
     int layer; /* -1: not in a layer */
     size_t rank, ranks;
+    const char *whole; /* walk_whole */
+    size_t whole_rows, whole_next;
     err *e;
 };
 
 status walk_weight(walk *k, weight_spec w, const char *name);
-/* A matrix of which each rank has as many rows, or columns. */
+/* Lists a matrix that is split over the ranks by rows or by columns. rows, cols: shape of this rank's part. */
 status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
 status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
+/* Makes the weights listed next by walk_rows or walk_bias consecutive rows of a tensor that files may have instead.
+ * rows: all rows of this rank. name NULL: ends the list. */
+void walk_whole(walk *k, const char *name, size_t rows);
 status walk_norm(walk *k, weight *slot, const char *name, size_t n);
-/* The bias of a rank's rows, if it is wanted. */
+/* Lists the bias of this rank's rows, if wanted. */
 status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n);
-/* The bias of a sum over the ranks: the first rank adds it. */
+/* Lists the bias of a sum over the ranks, if wanted. Only the first rank adds it. */
 status walk_sum_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n);
 
 #endif

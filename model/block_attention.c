@@ -7,18 +7,18 @@
 
 typedef struct {
     buf q, k, v, out;
-} room;
+} buffers;
 
-/* Returns the bytes of rows of n heads, to whole cache lines. */
+/* Returns the bytes of rows of n heads, rounded up to whole cache lines. */
 static size_t heads_bytes(const model_config *c, int n_heads, size_t rows)
 {
     return (rows * (size_t)n_heads * (size_t)c->head_dim * sizeof(float) + 63) / 64 * 64;
 }
 
-static room room_at(buf at, const model_config *c, size_t rows)
+static buffers buffers_at(buf at, const model_config *c, size_t rows)
 {
     size_t q = heads_bytes(c, c->n_heads, rows), kv = heads_bytes(c, c->n_kv_heads, rows);
-    return (room){at, buf_at(at, q), buf_at(at, q + kv), buf_at(at, q + 2 * kv)};
+    return (buffers){at, buf_at(at, q), buf_at(at, q + kv), buf_at(at, q + 2 * kv)};
 }
 
 static size_t scratch(const model_config *c, size_t rows)
@@ -26,9 +26,9 @@ static size_t scratch(const model_config *c, size_t rows)
     return 2 * (heads_bytes(c, c->n_heads, rows) + heads_bytes(c, c->n_kv_heads, rows));
 }
 
-void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *v)
+void attention_scratch(const decoder *d, const block *b, size_t rows, buf *k, buf *v)
 {
-    room r = room_at(decoder_room(d, b), &d->m->config, rows);
+    buffers r = buffers_at(decoder_scratch(d, b), &d->m->config, rows);
     *k = r.k;
     *v = r.v;
 }
@@ -38,12 +38,15 @@ static status weights(walk *k, const model_config *c, void *w)
     attention_weights *a = w;
     size_t h = c->hidden, d = c->head_dim, q = c->n_heads * d, kv = c->n_kv_heads * d;
     TRY(walk_norm(k, &a->norm, "input_layernorm.weight", h));
+    walk_whole(k, "self_attn.qkv_proj.weight", q + 2 * kv);
     TRY(walk_rows(k, &a->q, "self_attn.q_proj.weight", q, h));
     TRY(walk_rows(k, &a->k, "self_attn.k_proj.weight", kv, h));
     TRY(walk_rows(k, &a->v, "self_attn.v_proj.weight", kv, h));
+    walk_whole(k, "self_attn.qkv_proj.bias", q + 2 * kv);
     TRY(walk_bias(k, c->qkv_bias, &a->q_bias, "self_attn.q_proj.bias", q));
     TRY(walk_bias(k, c->qkv_bias, &a->k_bias, "self_attn.k_proj.bias", kv));
     TRY(walk_bias(k, c->qkv_bias, &a->v_bias, "self_attn.v_proj.bias", kv));
+    walk_whole(k, NULL, 0);
     if (c->qk_norm) TRY(walk_norm(k, &a->q_norm, "self_attn.q_norm.weight", d));
     if (c->qk_norm) TRY(walk_norm(k, &a->k_norm, "self_attn.k_norm.weight", d));
     TRY(walk_cols(k, &a->o, "self_attn.o_proj.weight", h, q));
@@ -56,12 +59,13 @@ static void run(decoder *d, const attn_step *s, const block *b, size_t n)
     const attention_weights *w = b->w;
     const model_config *c = &d->m->config;
     const attn_step step = decoder_step(d, s, b);
-    const room r = room_at(decoder_room(d, b), c, d->max_rows);
+    const buffers r = buffers_at(decoder_scratch(d, b), c, d->max_rows);
     const linear_job qkv[] = {{r.q, w->q, w->q_bias}, {r.k, w->k, w->k_bias}, {r.v, w->v, w->v_bias}};
 
     decoder_project(d, d->x, n, w->norm, qkv, 3, false);
     if (w->q_norm.p.p) o->rmsnorm(d->be, r.q, r.q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
     if (w->k_norm.p.p) o->rmsnorm(d->be, r.k, r.k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
+    decoder_scale_queries(d, r.q, n);
     backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, &step, b->kv, r.q, r.k, r.v, r.out);
     decoder_add(d, r.out, n, w->o, w->o_bias);

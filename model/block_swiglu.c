@@ -15,8 +15,10 @@ static status weights(walk *k, const model_config *c, void *w)
     swiglu_weights *s = w;
     size_t h = c->hidden, f = c->ffn;
     TRY(walk_norm(k, &s->norm, "post_attention_layernorm.weight", h));
+    walk_whole(k, c->family->fused ? "mlp.gate_up_proj.weight" : NULL, 2 * f);
     TRY(walk_rows(k, &s->gate, "mlp.gate_proj.weight", f, h));
     TRY(walk_rows(k, &s->up, "mlp.up_proj.weight", f, h));
+    walk_whole(k, NULL, 0);
     TRY(walk_cols(k, &s->down, "mlp.down_proj.weight", h, f));
     TRY(walk_bias(k, c->mlp_bias, &s->gate_bias, "mlp.gate_proj.bias", f));
     TRY(walk_bias(k, c->mlp_bias, &s->up_bias, "mlp.up_proj.bias", f));
@@ -26,7 +28,7 @@ static status weights(walk *k, const model_config *c, void *w)
 static void run(decoder *d, const attn_step *step, const block *b, size_t n)
 {
     const swiglu_weights *w = b->w;
-    buf gate = decoder_room(d, b), up = buf_at(gate, d->max_rows * (size_t)d->m->config.ffn * sizeof(float));
+    buf gate = decoder_scratch(d, b), up = buf_at(gate, d->max_rows * (size_t)d->m->config.ffn * sizeof(float));
     const linear_job gate_up[] = {{gate, w->gate, w->gate_bias}, {up, w->up, w->up_bias}};
 
     (void)step;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* config.json of the supported families. Source: transformers 5,
- * models/{llama,mistral,ministral,qwen2,qwen3}: configuration_*.py (keys and defaults) and modeling_*.py
- * (what they mean). */
+/* config.json of the supported families. Source: transformers 5, models/{llama,mistral,ministral,ministral3,
+ * qwen2,qwen3,phi3}: configuration_*.py (keys and defaults) and modeling_*.py (their meaning). */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
@@ -15,7 +16,7 @@
 enum {
     LAYERS_MAX = 4096,
     HEADS_MAX = 4096,
-    HEAD_DIM_MAX = 256, /* kernels/ops.h */
+    HEAD_DIM_MAX = 256, /* limit of kernels/ops.h */
     HIDDEN_MAX = 1 << 20,
     FFN_MAX = 1 << 22,
     VOCAB_MAX = 1 << 24,
@@ -39,13 +40,18 @@ static const block_kind *swiglu(const model_config *c, int layer)
 
 static const model_family families[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, .attention_bias = true, .mlp_bias = true, DENSE},
-    {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, DENSE},
-    {"MinistralForCausalLM", "ministral", 131072, 0, WINDOW_ALL, DENSE},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, .qkv_bias = true, DENSE},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, .attention_bias = true, .qk_norm = true, DENSE},
+    {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, .window_default = 4096, DENSE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, WINDOW_ALL, .window_default = 4096, DENSE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, .window_default = 4096, .qkv_bias = true, DENSE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, .window_default = 4096, .attention_bias = true,
+     .qk_norm = true, DENSE},
+    {"Ministral3ForCausalLM", "ministral3", 262144, 128, WINDOW_ALL, .rms_eps = 1e-5, .query_scale = true, DENSE},
+    {"Phi3ForCausalLM", "phi3", 4096, 0, WINDOW_ALL, .rms_eps = 1e-5, .fused = true, .partial_rotary = true,
+     .longrope = true, DENSE},
 };
 
-/* The class of a model without its output matrix has the same config: AutoModel's save_pretrained names that class. */
+/* True if `name` is the family's class. The class without output matrix (...Model) also counts: AutoModel's
+ * save_pretrained writes it with the same config. */
 static bool is_arch(const char *name, const model_family *f)
 {
     size_t stem = strlen(f->arch) - strlen("ForCausalLM");
@@ -61,12 +67,13 @@ static status look_up(const model_family **out, const keys *k, const char *key, 
         return ST_OK;
     }
     return err_set(k->e, ST_UNSUPPORTED,
-                   "%s: \"%s\" names %.60s; supported: LlamaForCausalLM, MistralForCausalLM, "
-                   "MinistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+                   "%s: \"%s\" is %.60s; supported: Llama, Mistral, Ministral, Ministral3, Qwen2, "
+                   "Qwen3, Phi3 (...ForCausalLM); Mistral3ForConditionalGeneration",
                    k->file, key, name);
 }
 
-/* Where "model_type" and the first of "architectures" differ, the former decides, as in transformers' AutoModel. */
+/* Finds the family. If "model_type" and the first of "architectures" differ, "model_type" decides, as in transformers'
+ * AutoModel. */
 static status find_family(const model_family **out, const keys *k)
 {
     json_t *list;
@@ -80,19 +87,10 @@ static status find_family(const model_family **out, const keys *k)
     return type ? look_up(out, k, "model_type", type, true) : ST_OK;
 }
 
-/* Things that would change the numbers and are not built here. */
+/* Rejects settings that change the results and are not implemented. */
 static status refuse_unsupported(const keys *k)
 {
-    json_t *quant;
-    const char *act = "silu", *method = "unnamed";
-    TRY(keys_object(k, "quantization_config", &quant));
-    if (quant) {
-        TRY(keys_string(&(keys){quant, k->file, "quantization_config.", k->e}, "quant_method", &method));
-        return err_set(k->e, ST_UNSUPPORTED,
-                       "%s: \"quantization_config\": quant_method %.40s is not "
-                       "supported; use a checkpoint in f32, f16 or bf16",
-                       k->file, method);
-    }
+    const char *act = "silu";
     TRY(keys_string(k, "hidden_act", &act));
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
         return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
@@ -107,14 +105,14 @@ static status read_head_dim(model_config *c, const model_family *f, const keys *
         if (c->hidden % c->n_heads)
             return err_set(k->e, ST_FORMAT,
                            "%s: \"hidden_size\" %d is not a multiple of \"num_attention_heads\" "
-                           "%d, and there is no \"head_dim\"",
+                           "%d, and \"head_dim\" is missing",
                            k->file, c->hidden, c->n_heads);
         n = c->hidden / c->n_heads;
     }
     if (n % 2 || n > HEAD_DIM_MAX)
         return err_set(k->e, ST_UNSUPPORTED,
                        "%s: \"head_dim\" (given or hidden_size / num_attention_heads) "
-                       "is %lld; supported: even, up to %d",
+                       "is %lld; supported: even numbers up to %d",
                        k->file, (long long)n, HEAD_DIM_MAX);
     c->head_dim = (int)n;
     return ST_OK;
@@ -122,7 +120,7 @@ static status read_head_dim(model_config *c, const model_family *f, const keys *
 
 static status read_dims(model_config *c, const model_family *f, const keys *k)
 {
-    double eps = 1e-6;
+    double eps = f->rms_eps > 0 ? f->rms_eps : 1e-6;
     TRY(keys_dim(k, "num_hidden_layers", LAYERS_MAX, &c->n_layers));
     TRY(keys_dim(k, "hidden_size", HIDDEN_MAX, &c->hidden));
     TRY(keys_dim(k, "intermediate_size", FFN_MAX, &c->ffn));
@@ -154,8 +152,8 @@ static status read_switches(model_config *c, const model_family *f, const keys *
     return ST_OK;
 }
 
-/* layer_types decides where it is given; else the layers from the first one on slide. Transformers' AutoModel reads
- * Mistral with layer_types as Ministral. */
+/* Sets the window of each layer. layer_types decides if present; otherwise layers from `first` on have a window.
+ * transformers' AutoModel reads Mistral with layer_types as Ministral. */
 static status read_layer_windows(model_config *c, const keys *k, int64_t window, int64_t first)
 {
     json_t *types;
@@ -172,7 +170,7 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window,
             if (window == 0)
                 return err_set(k->e, ST_FORMAT,
                                "%s: \"layer_types\" has sliding_attention, but "
-                               "\"use_sliding_window\" or \"sliding_window\" switches it off",
+                               "\"use_sliding_window\" or \"sliding_window\" disables it",
                                k->file);
             slides = true;
         } else if (types && strcmp(s, "full_attention") != 0 && strcmp(s, "attention") != 0) { /* "attention": old */
@@ -188,8 +186,8 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window,
 
 static status read_window(model_config *c, const model_family *f, const keys *k)
 {
-    /* null switches the window off, an absent key means the families' default */
-    int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : 4096, first = 0;
+    /* null disables the window, an absent key means the families' default */
+    int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : f->window_default, first = 0;
     bool use = false;
     TRY(MEM_NEW(&c->window, 2 * (size_t)c->n_layers, k->e));
     c->kv_window = c->window + c->n_layers;
@@ -204,7 +202,7 @@ static status read_window(model_config *c, const model_family *f, const keys *k)
     return read_layer_windows(c, k, window, first);
 }
 
-static status read_all(model_config *c, const model_family *f, const keys *k)
+static status read_text(model_config *c, const model_family *f, const keys *k)
 {
     if (!f) TRY(find_family(&f, k));
     c->family = f;
@@ -217,6 +215,51 @@ static status read_all(model_config *c, const model_family *f, const keys *k)
     return config_count(c, k->e);
 }
 
+/* ---- wrappers ---- */
+
+/* Classes of a text model with other parts, which are not read. */
+static const struct {
+    const char *arch, *model_type, *text_type; /* text_type: "model_type" of the text model if it names none */
+} wrappers[] = {{"Mistral3ForConditionalGeneration", "mistral3", "mistral"}};
+
+/* Returns the index of a wrapper, -1 for a text model. */
+static int find_wrapper(const keys *k)
+{
+    const char *type = json_string_value(json_object_get(k->obj, "model_type"));
+    const char *arch = json_string_value(json_array_get(json_object_get(k->obj, "architectures"), 0));
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        if (type ? strcmp(type, wrappers[i].model_type) == 0 : arch && strcmp(arch, wrappers[i].arch) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* Merges the text model's keys into a copy of the wrapper's. The wrapper decides whether matrices are tied; they
+ * are by default. Source: transformers 5, configuration_mistral3.py. */
+static status unwrap(json_t **out, const keys *k, const char *text_type)
+{
+    json_t *text, *merged;
+    TRY(keys_object(k, "text_config", &text));
+    if (!text) return keys_missing(k, "text_config");
+    json_t *tied = json_object_get(k->obj, "tie_word_embeddings");
+    *out = merged = json_copy(k->obj);
+    json_object_del(merged, "architectures");
+    bool good = json_object_set_new(merged, "model_type", json_string(text_type)) == 0 &&
+                json_object_update(merged, text) == 0 &&
+                json_object_set(merged, "tie_word_embeddings", !tied || json_is_null(tied) ? json_true() : tied) == 0;
+    return good ? ST_OK : err_set(k->e, ST_NOMEM, "%s: out of memory", k->file);
+}
+
+status config_read_all(model_config *c, const model_family *f, const keys *k)
+{
+    json_t *merged = NULL;
+    int i = f ? -1 : find_wrapper(k);
+    if (i < 0) return read_text(c, f, k);
+    status st = unwrap(&merged, k, wrappers[i].text_type);
+    if (st == ST_OK) st = read_text(c, f, &(keys){merged, k->file, "", k->e});
+    json_decref(merged);
+    return st;
+}
+
 status model_config_parse(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
                           err *e)
 {
@@ -224,7 +267,7 @@ status model_config_parse(model_config *c, const char *text, size_t n, const cha
     const char *file = path_tail(name);
     *c = (model_config){0};
     TRY(json_parse_object(&root, text, n, file, CONFIG_DEPTH, e));
-    status st = read_all(c, family, &(keys){root, file, "", e});
+    status st = config_read_all(c, family, &(keys){root, file, "", e});
     json_decref(root);
     if (st != ST_OK) model_config_free(c);
     return st;
@@ -238,7 +281,13 @@ status model_config_read(model_config *c, const char *dir, const model_family *f
     *c = (model_config){0};
     if (!path) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(dir));
     if (!dir_exists(dir)) {
-        st = err_set(e, ST_IO, "%s: no such folder (a Hugging Face checkpoint is expected there)", path_tail(dir));
+        st = err_set(e, ST_IO, "%s: no such folder; expected a Hugging Face checkpoint", path_tail(dir));
+        goto done;
+    }
+    if (access(path, F_OK) != 0) {
+        st = err_set(e, ST_IO,
+                     "%s: No such file or directory; expected a Hugging Face folder, or the path of a GGUF file",
+                     path_tail(path));
         goto done;
     }
     TRY_GOTO(file_read(&text, &n, path, CONFIG_BYTES_MAX, e));
@@ -251,17 +300,25 @@ done:
 
 status config_copy(model_config *c, const model_config *from, err *e)
 {
-    size_t n = 2 * (size_t)from->n_layers;
+    size_t n = 2 * (size_t)from->n_layers, half = (size_t)from->rotary / 2;
+    size_t n_divisors = from->rope.long_divisors ? 2 * half : half;
     *c = *from;
     c->window = c->kv_window = NULL;
+    c->divisors = NULL;
     TRY(MEM_NEW(&c->window, n, e));
     c->kv_window = c->window + c->n_layers;
     memcpy(c->window, from->window, n * sizeof *c->window);
+    if (!from->divisors) return ST_OK;
+    TRY(MEM_NEW(&c->divisors, n_divisors, e));
+    memcpy(c->divisors, from->divisors, n_divisors * sizeof *c->divisors);
+    c->rope.divisors = c->divisors;
+    if (from->rope.long_divisors) c->rope.long_divisors = c->divisors + half;
     return ST_OK;
 }
 
 void model_config_free(model_config *c)
 {
     mem_free(c->window);
+    mem_free(c->divisors);
     *c = (model_config){0};
 }

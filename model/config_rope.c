@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The rotary embedding's keys, in the spellings of transformers 4 and 5.
- * Source: transformers 5, modeling_rope_utils.py, RotaryEmbeddingConfigMixin. */
+/* Keys of the rotary embedding, in the spellings of transformers 4 and 5. Source: transformers 5,
+ * modeling_rope_utils.py, RotaryEmbeddingConfigMixin. */
 #include "config.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/base/mem.h"
 #include "model/keys.h"
 #include "model/weights.h"
 
@@ -14,25 +15,27 @@ static const struct {
     rope_kind kind;
 } kinds[] = {
     {"default", ROPE_NONE},  {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
-    {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},
+    {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONGROPE},
 };
 
 static const double FACTOR_MAX = 1e6;
 
-static status read_kind(rope_config *r, const keys *k)
+static status read_kind(rope_config *r, const model_family *f, const keys *k)
 {
     const char *name = NULL;
     TRY(keys_string(k, "rope_type", &name));
     const char *key = name ? "rope_type" : "type";
     if (!name) TRY(keys_string(k, "type", &name));
     if (!name) name = "default";
+    if (f->longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) name = "longrope"; /* Phi3Config */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(name, kinds[i].name) != 0) continue;
         r->kind = kinds[i].kind;
         return ST_OK;
     }
-    return err_set(k->e, ST_UNSUPPORTED, "%s: \"%s%s\" is \"%.40s\"; supported: default, linear, dynamic, llama3, yarn",
-                   k->file, k->prefix, key, name);
+    return err_set(k->e, ST_UNSUPPORTED,
+                   "%s: \"%s%s\" is \"%.40s\"; supported: default, linear, dynamic, llama3, yarn, longrope", k->file,
+                   k->prefix, key, name);
 }
 
 static status read_llama3(rope_config *r, const keys *k)
@@ -62,6 +65,43 @@ static status read_yarn(rope_config *r, const keys *k, int64_t max_positions)
     return ST_OK;
 }
 
+/* Reads a list of a divisor for each frequency. */
+static status read_divisors(float *out, size_t n, const keys *k, const char *key)
+{
+    json_t *list;
+    TRY(keys_array(k, key, &list));
+    if (!list) return keys_missing(k, key);
+    if (json_array_size(list) != n)
+        return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" has %zu numbers, expected %zu, half of the rotated channels",
+                       k->file, k->prefix, key, json_array_size(list), n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        double x = json_number_value(v);
+        if (!(x >= 1e-6 && x <= 1e9)) return keys_wrong(k, key, v, "numbers in 1e-06..1e+09");
+        out[i] = (float)x;
+    }
+    return ST_OK;
+}
+
+/* Source: transformers 5, _compute_longrope_parameters and RotaryEmbeddingConfigMixin.standardize_rope_params. */
+static status read_longrope(model_config *c, rope_config *r, const keys *k)
+{
+    size_t half = (size_t)r->head_dim / 2;
+    if (c->divisors)
+        return err_set(k->e, ST_UNSUPPORTED, "%s: \"%s\" lists longrope for several layer types; one is supported",
+                       k->file, k->prefix);
+    if (r->original_max < 2)
+        return err_set(k->e, ST_FORMAT, "%s: \"original_max_position_embeddings\" is 1, expected at least 2", k->file);
+    TRY(MEM_NEW(&c->divisors, 2 * half, k->e));
+    r->divisors = c->divisors;
+    r->long_divisors = c->divisors + half;
+    TRY(read_divisors(c->divisors, half, k, "short_factor"));
+    TRY(read_divisors(c->divisors + half, half, k, "long_factor"));
+    TRY(keys_real(k, "attention_factor", 1e-6, FACTOR_MAX, &r->attention_factor));
+    if (r->factor == 0) r->factor = (double)c->max_positions / (double)r->original_max;
+    return ST_OK;
+}
+
 static status read_partial(model_config *c, const keys *k)
 {
     double partial = 1;
@@ -79,29 +119,47 @@ static status read_partial(model_config *c, const keys *k)
     return ST_OK;
 }
 
-/* k: the object with the parameters (rope_parameters, one of its layer types, or rope_scaling). */
+static status read_query_scale(const model_config *c, rope_config *r, const keys *k)
+{
+    TRY(keys_real(k, "llama_4_scaling_beta", 0, 1000, &r->query_beta));
+    if (r->query_beta == 0 || c->family->query_scale) return ST_OK;
+    return err_set(k->e, ST_UNSUPPORTED,
+                   "%s: \"%sllama_4_scaling_beta\" is not supported in %s; Ministral3ForCausalLM applies it", k->file,
+                   k->prefix, c->family->arch);
+}
+
+/* Reads one rotary embedding. k: the object with its parameters (rope_parameters, one of its layer types, or
+ * rope_scaling). */
 static status read_scaling(model_config *c, rope_config *r, const keys *k, const keys *root)
 {
-    TRY(read_kind(r, k));
+    TRY(read_kind(r, c->family, k));
     TRY(keys_real(k, "rope_theta", 1.000001, 1e18, &r->theta));
     TRY(read_partial(c, k));
     r->head_dim = c->rotary;
-    if (r->kind == ROPE_NONE) return ST_OK;
-    TRY(keys_real(k, "factor", 1e-6, FACTOR_MAX, &r->factor));
-    if (r->factor == 0 && r->kind != ROPE_YARN) return keys_missing(k, "factor");
-    if (r->kind == ROPE_LINEAR) return ST_OK;
-    r->original_max = c->max_positions;
-    if (r->kind == ROPE_DYNAMIC) return ST_OK;
+    TRY(read_query_scale(c, r, k));
+    if (r->kind != ROPE_NONE) TRY(keys_real(k, "factor", 1e-6, FACTOR_MAX, &r->factor));
+    const bool derived = r->kind == ROPE_NONE || r->kind == ROPE_YARN || r->kind == ROPE_LONGROPE;
+    if (r->factor == 0 && !derived) return keys_missing(k, "factor");
+    const bool plain = r->kind == ROPE_NONE || r->kind == ROPE_LINEAR;
+    if (!plain || r->query_beta > 0) r->original_max = c->max_positions;
+    if ((plain && r->query_beta == 0) || r->kind == ROPE_DYNAMIC) return ST_OK;
     TRY(keys_int(k, "original_max_position_embeddings", 1, INT32_MAX, &r->original_max));
     TRY(keys_int(root, "original_max_position_embeddings", 1, INT32_MAX, &r->original_max));
-    return r->kind == ROPE_LLAMA3 ? read_llama3(r, k) : read_yarn(r, k, c->max_positions);
+    if (r->kind == ROPE_LLAMA3) return read_llama3(r, k);
+    if (r->kind == ROPE_YARN) return read_yarn(r, k, c->max_positions);
+    return r->kind == ROPE_LONGROPE ? read_longrope(c, r, k) : ST_OK;
 }
 
 void rope_text(char out[ROPE_TEXT], const rope_config *r)
 {
-    snprintf(out, ROPE_TEXT, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
-             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
-             r->attention_factor, r->truncate, (long long)r->original_max);
+    int n = snprintf(out, ROPE_TEXT, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
+                     r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
+                     r->attention_factor, r->truncate, (long long)r->original_max);
+    double sum = 0;
+    for (int i = 0; r->divisors && i < r->head_dim / 2; i++) sum += (double)r->divisors[i] * (i + 1);
+    for (int i = 0; r->long_divisors && i < r->head_dim / 2; i++) sum += (double)r->long_divisors[i] * (1000 + i);
+    if (r->divisors) n += snprintf(out + n, ROPE_TEXT - (size_t)n, "divisors %a\n", sum);
+    if (r->query_beta > 0) snprintf(out + n, ROPE_TEXT - (size_t)n, "query beta %a\n", r->query_beta);
 }
 
 static bool same_rope(const rope_config *a, const rope_config *b)
@@ -112,8 +170,8 @@ static bool same_rope(const rope_config *a, const rope_config *b)
     return strcmp(first, second) == 0;
 }
 
-/* {"full_attention": {...}, "sliding_attention": {...}}: a family may have another embedding in layers with a window;
- * else all must be the same. */
+/* Reads {"full_attention": {...}, "sliding_attention": {...}}. Some families allow a different embedding in layers with
+ * a window; otherwise all must be equal. */
 static status read_per_layer(model_config *c, const keys *k, const keys *root)
 {
     const char *type;
@@ -125,7 +183,7 @@ static status read_per_layer(model_config *c, const keys *k, const keys *root)
         char prefix[96];
         rope_config r = plain;
         if (json_is_null(v)) continue;
-        if (!json_is_object(v)) return keys_wrong(k, type, v, "an object, as beside it");
+        if (!json_is_object(v)) return keys_wrong(k, type, v, "an object, like the other layer types");
         snprintf(prefix, sizeof prefix, "%s%.40s.", k->prefix, type);
         TRY(read_scaling(c, &r, &(keys){v, k->file, prefix, k->e}, root));
         if (c->family->window_rope && strcmp(type, "sliding_attention") == 0) {
@@ -155,8 +213,7 @@ static bool nested(json_t *j)
     return false;
 }
 
-/* Positions that the scaled embedding is meant for: where max_position_embeddings still is the
- * trained length, the factor extends it. */
+/* Extends c->max_positions by the scaling factor, if max_position_embeddings is still the trained length. */
 static void extend_positions(model_config *c)
 {
     const rope_config *r = &c->rope;
@@ -179,6 +236,7 @@ status config_read_rope(model_config *c, const keys *root)
     TRY(keys_object(root, "rope_parameters", &params));
     keys k = {params, root->file, "rope_parameters.", root->e};
     if (json_object_size(scaling)) k = (keys){scaling, root->file, "rope_scaling.", root->e};
+    if (c->family->query_scale && !k.obj) return keys_missing(root, "rope_parameters");
     if (nested(k.obj)) TRY(read_per_layer(c, &k, root));
     else TRY(read_scaling(c, &c->rope, &k, root));
     extend_positions(c);

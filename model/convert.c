@@ -1,27 +1,50 @@
 /* SPDX-License-Identifier: MIT */
-/* Converted weights: matrices in another type than in the files, converted when the model is opened, or mapped from a
- * file of an earlier start. */
+/* Conversion of matrices to another type when a model is opened, or mapping of converted ones from a cache file. */
 #include "config.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "model/weights.h"
+#include "kernels/host.h"
+#include "model/encoded.h"
 #include "model/weights_cache.h"
 
 typedef struct {
     model *m;
-    const model *of; /* whose files and matrices they are made of: m, or the one beside which m is */
+    const model *of; /* model that supplies the files and matrices: m, or the original of model_convert_copy */
     const weights_options *o;
-    const weight_spec **matrix; /* [n]: those to convert; a tied output matrix, which becomes one of its own, is last */
+    const weight_spec **matrix; /* [n]: matrices to convert; a tied output matrix, as a weight of its own, is last */
     size_t n;
-    size_t bytes, largest; /* of the converted matrices, together and of one */
-    buf work;              /* room for the largest in ops memory */
+    bool shared;           /* the output matrix remains the embedding */
+    size_t bytes;          /* bytes of all converted matrices */
+    unsigned char *memory; /* where the converted matrices go; NULL: into the file */
+    weights_cache *file;
+    int n_threads;
+    encoded_work *work; /* [n_threads] */
+    err *fault;         /* [n_threads]: first error of each */
+    atomic_bool stopped;
+    atomic_size_t done;                          /* converted bytes */
+    encoded_loss loss[GGUF_NVFP4 + 2][DT_COUNT]; /* by encoding (the last: of packed matrices) and type in memory */
 } converter;
+
+/* Returns the tensor of a matrix. That of a tied output matrix is the embedding's. */
+static const source_tensor *tensor_of(const converter *h, const weight_spec *w)
+{
+    return w->from.data ? &w->from : &h->of->weights[0].from;
+}
+
+/* Returns the type that a matrix gets. An embedding, whose rows are only looked up, is not quantized. */
+static dtype target(const converter *h, const weight_spec *w)
+{
+    bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
+    return h->o->type == DT_COUNT || looked_up ? w->slot->type : h->o->type;
+}
 
 static const char *option_of(const converter *h)
 {
@@ -30,124 +53,267 @@ static const char *option_of(const converter *h)
 
 static status add_size(converter *h, const weight_spec *w, err *e)
 {
-    size_t size = weight_size(w, h->o->type);
-    if (weight_in_columns(w) && dtype_in_qblocks(h->o->type) && w->cols % QBLOCK_COLS)
-        return err_set(e, ST_USAGE, "%s %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
-                       option_of(h), dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols,
-                       QBLOCK_COLS);
-    if (size > h->largest) h->largest = size;
-    return size_add(&h->bytes, h->bytes, weight_room(w, h->o->type), "weights", e);
+    dtype t = target(h, w);
+    bool split = weight_in_columns(w) && dtype_in_qblocks(t) && w->cols % qblock_cols(t);
+    if (split && h->o->type == DT_COUNT)
+        return err_set(e, ST_USAGE,
+                       "--tp %d: tensor %s of %s has %zu columns, each rank %zu, not a multiple of %d; use another "
+                       "number of ranks or --weights f16",
+                       backend_ranks(h->m->be), w->from.name, w->from.file, w->all_cols, w->cols, QBLOCK_COLS);
+    if (split)
+        return err_set(
+            e, ST_USAGE, "%s %s: %s has %zu columns; each of %d ranks has %zu, which must be a multiple of %d",
+            option_of(h), dtype_name(t), w->name, w->all_cols, backend_ranks(h->m->be), w->cols, QBLOCK_COLS);
+    return size_add(&h->bytes, h->bytes, weight_room(w, t), "weights", e);
 }
 
-/* Lists the matrices to convert and adds up their sizes. The embedding is not held in blocks. */
+static __attribute__((format(printf, 2, 3))) void note(const converter *h, const char *fmt, ...)
+{
+    err line = {0};
+    va_list ap;
+    char text[sizeof line.msg];
+    if (!h->o->report) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    err_set(&line, ST_OK, "%s", text); /* err_set makes the path printable */
+    h->o->report(h->o->ctx, line.msg);
+}
+
+/* Lists the matrices to convert and adds up their sizes. */
 static status list_matrices(converter *h, err *e)
 {
     const model *m = h->m;
-    bool blocks = dtype_in_qblocks(h->o->type);
+    h->shared = head_is_shared(m) && (!dtype_in_qblocks(h->o->type) || dtype_in_qblocks(m->embed.type));
     TRY(MEM_NEW(&h->matrix, m->n_weights, e));
     for (const weight_spec *w = m->weights; w < m->weights + m->n_weights; w++) {
-        bool own = w < weights_end(m) || blocks, looked_up = w->slot == &m->embed && blocks;
-        if (!own || w->vector || looked_up || w->slot->type == h->o->type) continue;
+        if (w->vector || (h->shared && w->slot == &m->lm_head)) continue;
+        bool loaded =
+            !tensor_is_encoded(&w->from) || (h->of != m && w->slot->p.p); /* a copy may come before its original */
+        if (w->slot->type == target(h, w) && loaded) continue;
         h->matrix[h->n++] = w;
         TRY(add_size(h, w, e));
     }
     return ST_OK;
 }
 
-/* ---- converting ---- */
-
-static void convert(converter *h, const weight_spec *w, unsigned char *to)
+/* Reports the matrices whose blocks ranks split, so that they are converted to DT_Q8. */
+static void note_split(const converter *h)
 {
-    const backend_ops *o = h->m->be->ops;
-    dtype t = h->o->type;
-    if (dtype_in_qblocks(t)) o->quantize(h->m->be, h->work, t, *w->slot);
-    else o->convert(h->m->be, h->work, t, w->slot->p, w->slot->type, w->rows * w->cols);
-    o->download(h->m->be, to, h->work, weight_size(w, t));
+    const model *m = h->m;
+    size_t n = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        const weight_spec *w = h->matrix[i];
+        const source_tensor *from = &w->from;
+        const unsigned types = m->be->ops->qblocks;
+        if (!tensor_is_encoded(from) || !weight_in_columns(w) || target(h, w) != DT_Q8) continue;
+        n += (from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types)) !=
+             DT_Q8;
+    }
+    if (n && h->o->type == DT_COUNT)
+        note(h, "weights: --tp %d splits blocks of %zu matrices, which are converted to q8", backend_ranks(m->be), n);
 }
 
-/* Releases what the slot held, unless it is another model's or what a tied output matrix was made of. */
+/* ---- converting ---- */
+
+/* Releases the pages of the mapped file that hold a matrix. */
+static void release_pages(const converter *h, const weight_spec *w)
+{
+    const source_tensor *from = tensor_of(h, w);
+    mem_discard((void *)(uintptr_t)from->data, from->bytes);
+}
+
+/* Rows of a matrix, converted by several threads. */
+typedef struct {
+    converter *h;
+    const weight_spec *w;
+    size_t at; /* offset among the converted matrices */
+} matrix_job;
+
+/* Reports the progress, on the calling thread. */
+static status report_progress(const converter *h, err *e)
+{
+    const weights_options *o = h->o;
+    if (!o->progress || o->progress(o->ctx, (int64_t)atomic_load(&h->done), (int64_t)h->bytes)) return ST_OK;
+    return err_set(e, ST_INTERRUPTED, "interrupted");
+}
+
+/* Converts rows of a matrix into memory, or writes them to the cache file. */
+static void convert_rows(void *ctx, size_t i, int thread)
+{
+    const matrix_job *j = ctx;
+    const weight_spec *w = j->w;
+    converter *h = j->h;
+    err *e = &h->fault[thread];
+    if (atomic_load(&h->stopped)) return;
+    const dtype t = target(h, w);
+    size_t row = i * ENCODED_ROWS, n = w->rows - row < ENCODED_ROWS ? w->rows - row : ENCODED_ROWS;
+    size_t at = j->at + weight_bytes(t, row, w->cols), bytes = weight_bytes(t, n, w->cols);
+    unsigned char *to = h->memory ? h->memory + at : h->work[thread].out;
+    encoded_convert(&h->work[thread], w, tensor_of(h, w), t, row, n, to);
+    status st = h->memory ? ST_OK : weights_cache_write(h->file, at, to, bytes, e);
+    atomic_fetch_add(&h->done, bytes);
+    if (st == ST_OK && thread == 0) st = report_progress(h, e);
+    if (st != ST_OK) atomic_store(&h->stopped, true);
+}
+
+/* Returns the loss of all matrices with the encoding and the type in memory of one; NULL: it is not encoded. */
+static encoded_loss *loss_of(converter *h, const weight_spec *w)
+{
+    const source_tensor *from = tensor_of(h, w);
+    if (!tensor_is_encoded(from)) return NULL;
+    return &h->loss[from->encoding ? (int)from->encoding->type : GGUF_NVFP4 + 1][target(h, w)];
+}
+
+/* Collects what the threads found in an encoded matrix. */
+static status collect_loss(converter *h, const weight_spec *w, err *e)
+{
+    const source_tensor *from = tensor_of(h, w);
+    encoded_loss *all = loss_of(h, w);
+    bool nonfinite = false;
+    if (!all) return ST_OK;
+    for (encoded_work *k = h->work; k < h->work + h->n_threads; k++) {
+        if (k->loss.error > all->error) all->error = k->loss.error;
+        nonfinite |= k->loss.nonfinite;
+        k->loss = (encoded_loss){0};
+    }
+    if (!nonfinite) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: tensor %s has weights that are not finite", from->file, from->name);
+}
+
+static status convert_matrix(converter *h, const weight_spec *w, size_t at, err *e)
+{
+    matrix_job j = {h, w, at};
+    host_each(h->n_threads, (w->rows + ENCODED_ROWS - 1) / ENCODED_ROWS, convert_rows, &j);
+    for (int i = 0; i < h->n_threads; i++)
+        if (h->fault[i].code != ST_OK) return err_set(e, h->fault[i].code, "%s", h->fault[i].msg);
+    release_pages(h, w);
+    TRY(collect_loss(h, w, e));
+    return report_progress(h, e);
+}
+
+/* Releases the old weight of a slot, unless another model owns it or it is a tied output matrix, which is part of the
+ * embedding. */
 static void give_up(converter *h, const weight_spec *w)
 {
     model_files *f = h->m->files;
     size_t bytes = weight_size(w, w->slot->type);
-    if (h->of != h->m) return;
-    if (weight_in_columns(w) && !h->o->plan) { /* a copy */
+    if (h->of != h->m || !w->slot->p.p) return;
+    if (weight_is_copied(w) && !h->o->plan) {
         mem_discard(w->slot->p.p, bytes);
-        f->column_bytes -= bytes;
+        f->copied_bytes -= bytes;
     }
     if (w->slot != &h->m->lm_head || !h->m->config.tied) h->m->be->ops->release(h->m->be, w->slot->p, bytes);
 }
 
-/* Gives each slot its matrix, one after the other from `at` on, and converts it to there first if there is room for
- * work. at NULL: types and shapes alone. A tied output matrix leaves the embedding as it is. */
+/* Assigns each slot its matrix, consecutively from `at` on. NULL: sets only types and shapes. A tied output matrix
+ * leaves the embedding unchanged. */
 static status take(converter *h, unsigned char *at, err *e)
 {
     backend *be = h->m->be;
-    dtype t = h->o->type;
     for (size_t i = 0; i < h->n; i++) {
         const weight_spec *w = h->matrix[i];
+        dtype t = target(h, w);
         buf p = {NULL};
-        if (h->work.p) convert(h, w, at);
         if (at) TRY(be->ops->import(be, &p, at, weight_size(w, t), e));
         give_up(h, w);
         *w->slot = (weight){p, t, w->rows, w->cols};
         if (at) at += weight_room(w, t);
     }
+    return at ? backend_fault(be, e) : ST_OK;
+}
+
+static void close_work(converter *h)
+{
+    for (int i = 0; h->work && i < h->n_threads; i++) encoded_close(&h->work[i]);
+    mem_free(h->work);
+    mem_free(h->fault);
+    h->work = NULL;
+    h->fault = NULL;
+}
+
+/* Allocates the work areas of the threads. */
+static status open_work(converter *h, err *e)
+{
+    size_t cols = 0, all_cols = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        const weight_spec *w = h->matrix[i];
+        if (w->cols > cols) cols = w->cols;
+        if (w->all_cols > all_cols) all_cols = w->all_cols;
+    }
+    h->n_threads = host_threads(h->m->be);
+    TRY(MEM_NEW(&h->work, (size_t)h->n_threads, e));
+    TRY(MEM_NEW(&h->fault, (size_t)h->n_threads, e));
+    for (int i = 0; i < h->n_threads; i++) TRY(encoded_open(&h->work[i], cols, all_cols, e));
     return ST_OK;
 }
 
-static status convert_all(converter *h, unsigned char *to, err *e)
+/* Reports the encodings that were rounded. */
+static void note_loss(converter *h)
 {
-    backend *be = h->m->be;
-    TRY(be->ops->alloc(be, &h->work, h->largest, "a converted matrix", e));
-    status st = take(h, to, e);
-    be->ops->free(be, h->work, h->largest);
-    return st == ST_OK ? backend_fault(be, e) : st;
+    for (size_t i = 0; i < h->n; i++) {
+        const weight_spec *w = h->matrix[i];
+        const encoded_loss *x = loss_of(h, w);
+        bool first = x && x->error > 0;
+        for (size_t k = 0; k < i && first; k++) first = loss_of(h, h->matrix[k]) != x;
+        if (first)
+            note(h, "weights: %s is converted to %s; the largest error is %.2g %% of a block's largest weight",
+                 tensor_of(h, w)->type, dtype_name(target(h, w)), 100 * (double)x->error);
+    }
 }
 
-/* ---- the file ---- */
-
-static __attribute__((format(printf, 2, 3))) void say(const converter *h, const char *fmt, ...)
+static status convert_all(converter *h, err *e)
 {
-    err line = {0};
-    va_list ap;
-    char text[sizeof line.msg];
-    if (!h->o->say) return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    err_set(&line, ST_OK, "%s", text); /* a path may hold anything */
-    h->o->say(h->o->ctx, line.msg);
+    size_t at = 0;
+    h->stopped = false;
+    h->done = 0;
+    status st = open_work(h, e);
+    for (size_t i = 0; i < h->n && st == ST_OK; i++) {
+        st = convert_matrix(h, h->matrix[i], at, e);
+        at += weight_room(h->matrix[i], target(h, h->matrix[i]));
+    }
+    if (st == ST_OK) note_loss(h);
+    close_work(h);
+    return st;
 }
 
-/* What decides the content: format, names, sizes and times of the files, the matrices and parts of them. */
+/* ---- the cache file ---- */
+
+/* Hashes everything that determines the content: format, names, sizes and times of the files, the matrices and samples
+ * of them. */
 static weights_key make_key(const converter *h)
 {
     const model_files *f = h->of->files;
-    weights_key key = {.type = h->o->type, .bytes = h->bytes};
+    const char *type = h->o->type == DT_COUNT ? f->source->kind->format : dtype_name(h->o->type);
+    weights_key key = {.type = h->o->type, .name = type, .bytes = h->bytes};
     char line[128];
     sha256 hash;
     sha256_init(&hash);
-    snprintf(line, sizeof line, "kvasir %d %s\n", WEIGHTS_CACHE_VERSION, dtype_name(h->o->type));
+    snprintf(line, sizeof line, "kvasir %d %s\n", WEIGHTS_CACHE_VERSION, type);
     sha256_add(&hash, line, strlen(line));
     int ranks = backend_ranks(h->m->be);
     snprintf(line, sizeof line, "rank %d of %d\n", backend_rank(h->m->be), ranks);
     if (ranks > 1) sha256_add(&hash, line, strlen(line));
-    for (size_t i = 0; i < f->n_shards; i++) {
-        const char *path = st_path(f->shards[i]), *name = strrchr(path, '/');
+    for (size_t i = 0; i < f->source->n_files; i++) {
+        const source_file file = f->source->kind->file(f->source, i);
+        const char *name = strrchr(file.path, '/');
         struct stat s = {0};
-        stat(path, &s); /* what it gives is compared with itself alone */
-        sha256_add(&hash, name ? name : path, strlen(name ? name : path));
-        snprintf(line, sizeof line, " %zu %lld.%09ld\n", st_size(f->shards[i]), (long long)s.st_mtim.tv_sec,
-                 s.st_mtim.tv_nsec);
+        stat(file.path, &s); /* on failure zeros, which also compare equal */
+        sha256_add(&hash, name ? name : file.path, strlen(name ? name : file.path));
+        snprintf(line, sizeof line, " %zu %lld.%09ld\n", file.bytes, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
         sha256_add(&hash, line, strlen(line));
     }
-    for (size_t i = 0; i < h->n; i++) weight_hash(&hash, h->m->be, h->matrix[i]);
+    for (size_t i = 0; i < h->n; i++) {
+        const char *held = dtype_name(target(h, h->matrix[i]));
+        weight_hash(&hash, h->m->be, h->matrix[i]);
+        sha256_add(&hash, held, strlen(held));
+        release_pages(h, h->matrix[i]); /* large pages around the samples */
+    }
     sha256_hex(&hash, key.model);
     return key;
 }
 
-/* Gives the mapping to the model. */
+/* Transfers the mapping to the model. */
 static void keep(converter *h, weights_cache *c)
 {
     model_files *f = h->m->files;
@@ -158,48 +324,57 @@ static void keep(converter *h, weights_cache *c)
     c->path = NULL;
 }
 
-/* Takes the weights from a file, if there is one. */
+/* Takes the weights from a cache file, if there is a valid one (*used). */
 static status take_cached(converter *h, const weights_key *key, bool *used, err *e)
 {
     weights_cache c;
     err why = {0};
-    status st = weights_cache_open(&c, h->o->cache_dir, key, h->m->be->n_threads, &why);
+    status st = weights_cache_open(&c, h->o->cache_dir, key, host_threads(h->m->be), &why);
     *used = st == ST_OK && c.map;
     if (*used) {
-        say(h, "weights: %s, mapped from %s", dtype_name(key->type), c.path);
+        note(h, "weights: %s, mapped from %s", key->name, c.path);
         unsigned char *weights = c.map + WEIGHTS_CACHE_HEADER;
         keep(h, &c);
         st = take(h, weights, &why);
     } else if (st == ST_OK && why.msg[0]) {
-        say(h, "warning: weights cache %s: made anew", why.msg);
+        note(h, "warning: weights cache %s: writing it again", why.msg);
     }
     weights_cache_close(&c);
     return st == ST_OK ? ST_OK : err_set(e, st, "%s", why.msg);
 }
 
-/* Converts into a new file. *used is false where none can be made, and the reason is reported. */
+/* Converts into a created cache file. */
+static status convert_into(converter *h, weights_cache *c, const weights_key *key, err *e)
+{
+    err why = {0};
+    int64_t start = clock_ns();
+    note(h, "weights: %s %s, %.1f MB, cached in %s", key->type == DT_COUNT ? "converting from" : "quantizing to",
+         key->name, (double)key->bytes / 1e6, c->path);
+    h->file = c;
+    TRY(convert_all(h, e));
+    if (weights_cache_commit(c, key, host_threads(h->m->be), &why) != ST_OK) {
+        if (!c->map) return err_set(e, why.code, "%s", why.msg);
+        note(h, "warning: weights cache %s", why.msg);
+    } else {
+        note(h, "weights: converted in %.1f s", (double)(clock_ns() - start) / 1e9);
+    }
+    unsigned char *weights = c->map + WEIGHTS_CACHE_HEADER;
+    keep(h, c);
+    return take(h, weights, e);
+}
+
+/* Makes the cache file and takes the weights from it. If it cannot be written, the reason is logged and *used is
+ * false. */
 static status make_cached(converter *h, const weights_key *key, bool *used, err *e)
 {
     weights_cache c;
     err why = {0};
-    int64_t start = clock_ns();
     status st = weights_cache_create(&c, key, h->o->cache_dir, &why);
-    *used = st == ST_OK;
-    if (*used) {
-        say(h, "weights: quantizing to %s, %.1f MB, kept in %s", dtype_name(key->type), (double)key->bytes / 1e6,
-            c.path);
-        st = convert_all(h, c.map + WEIGHTS_CACHE_HEADER, e);
-        if (st == ST_OK && weights_cache_commit(&c, key, &why) != ST_OK) say(h, "warning: weights cache %s", why.msg);
-        else if (st == ST_OK) say(h, "weights: quantized in %.1f s", (double)(clock_ns() - start) / 1e9);
-        keep(h, &c);
-    } else if (st == ST_IO) {
-        say(h, "warning: weights cache %s; quantized weights are kept in memory", why.msg);
-        st = ST_OK;
-    } else {
-        err_set(e, st, "%s", why.msg);
-    }
+    if (st == ST_OK) st = convert_into(h, &c, key, &why);
+    *used = st != ST_IO;
+    if (st == ST_IO) note(h, "warning: weights cache %s; converted weights are kept in memory", why.msg);
     weights_cache_close(&c);
-    return st;
+    return *used && st != ST_OK ? err_set(e, st, "%s", why.msg) : ST_OK;
 }
 
 static status convert_with_file(converter *h, bool *used, err *e)
@@ -209,7 +384,7 @@ static status convert_with_file(converter *h, bool *used, err *e)
     return *used ? ST_OK : make_cached(h, &key, used, e);
 }
 
-/* ---- either way ---- */
+/* ---- with and without a file ---- */
 
 static status convert_in_memory(converter *h, err *e)
 {
@@ -220,21 +395,24 @@ static status convert_in_memory(converter *h, err *e)
         return err_set(e, ST_NOMEM, "%s %s: %.2f GB are needed, %.2f GB are available", option_of(h),
                        dtype_name(h->o->type), (double)h->bytes * 1e-9, (double)room * 1e-9);
     TRY(mem_map_anon(&p, h->bytes, "converted weights", e));
-    f->converted = p;
+    f->converted = h->memory = p;
     f->converted_bytes = h->bytes;
-    return convert_all(h, p, e);
+    TRY(convert_all(h, e));
+    return take(h, p, e);
 }
 
-/* Converts what the sum of the sizes is of; *mapped: there is to be a file. */
+/* Converts the matrices. *mapped: a cache file is requested. */
 static status convert_model(converter *h, bool *mapped, err *e)
 {
     bool used = h->o->plan;
-    *mapped = h->o->cache_dir && dtype_in_qblocks(h->o->type);
+    *mapped = h->o->cache_dir && (h->o->type == DT_COUNT || dtype_in_qblocks(h->o->type));
     status st = list_matrices(h, e);
     if (st == ST_OK && h->n > 0) {
+        if (used) note_split(h);
         if (used) st = take(h, NULL, e);
         else if (*mapped) st = convert_with_file(h, &used, e);
         if (st == ST_OK && !used) st = convert_in_memory(h, e);
+        if (h->shared) h->m->lm_head = (weight){.rows = 0}; /* to be derived from the new embedding */
         if (st == ST_OK) model_finish(h->m);
     }
     mem_free(h->matrix);
@@ -245,25 +423,39 @@ status model_convert(model *m, const weights_options *o, err *e)
 {
     converter h = {.m = m, .of = m, .o = o};
     bool mapped;
+    if (!o->plan && ((const model_files *)m->files)->converted)
+        return err_set(e, ST_USAGE, "%s: the weights are already converted", path_tail(m->name));
     TRY(convert_model(&h, &mapped, e));
     if (o->plan && !mapped) m->memory_bytes += h.bytes;
     return ST_OK;
 }
 
-status model_convert_beside(model **out, const model *m, const weights_options *o, err *e)
+status model_convert_copy(model **out, const model *m, const weights_options *o, err *e)
 {
-    model *beside;
+    model *copy;
     bool mapped;
     *out = NULL;
-    TRY(model_share(&beside, m, e));
-    converter h = {.m = beside, .of = m, .o = o};
+    TRY(model_share(&copy, m, e));
+    converter h = {.m = copy, .of = m, .o = o};
     status st = convert_model(&h, &mapped, e);
     if (st != ST_OK) {
-        model_close(beside);
+        model_close(copy);
         return st;
     }
-    beside->weight_bytes = h.bytes;
-    if (m->be->ops->imports_copy || (o->plan && !mapped)) beside->memory_bytes = h.bytes;
-    *out = beside;
+    copy->weight_bytes = h.bytes;
+    if (m->be->ops->imports_copy || (o->plan && !mapped)) copy->memory_bytes = h.bytes;
+    *out = copy;
     return ST_OK;
+}
+
+status model_open(model **out, const char *path, backend *be, err *e)
+{
+    const weights_options as_held = {.type = DT_COUNT};
+    TRY(model_find(out, path, NULL, be, e));
+    status st = model_load(*out, e);
+    if (st == ST_OK) st = model_convert(*out, &as_held, e);
+    if (st == ST_OK) return ST_OK;
+    model_close(*out);
+    *out = NULL;
+    return st;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A decoder: its memory, and the forward pass of every model, which is a list of blocks. */
+/* The decoder: its memory, and the forward pass, which runs a list of blocks. */
 #include "config.h"
 
 #include "model/decoder.h"
@@ -22,7 +22,7 @@ static buf row(buf b, size_t i, size_t width)
     return buf_at(b, i * width * sizeof(float));
 }
 
-/* ---- the decoder's memory ---- */
+/* ---- memory ---- */
 
 decoder_options decoder_defaults(const decoder_options *o, const backend *be)
 {
@@ -61,16 +61,16 @@ attn_shape attn_shape_of(const model_config *c)
                         .max_positions = c->max_positions};
 }
 
-/* One list of the decoder's buffers serves allocation, release and the plan. */
+/* A buffer of the decoder. One list serves allocation, release and the plan. */
 typedef struct {
     buf *b;
     size_t bytes;
 } buf_size;
 
-enum { N_BUFS = 10 };
+enum { N_BUFS = 12 };
 
-/* Returns the bytes of scratch before a block's, which blocks of one kind share; n_blocks: all of it. */
-static size_t room_before(const model *m, size_t n, size_t rows)
+/* Returns the offset of the scratch of block n; blocks of one kind share it. n_blocks: the total. */
+static size_t scratch_before(const model *m, size_t n, size_t rows)
 {
     size_t bytes = 0;
     for (size_t i = 0, k; i < m->n_blocks; i++) {
@@ -86,18 +86,21 @@ static void list_buffers(decoder *d, const model *m, const decoder_options *o, b
 {
     const model_config *c = &m->config;
     size_t r = decoder_rows(o), f = sizeof(float), h = (size_t)c->hidden;
-    size_t turns = (size_t)c->n_ropes * r * (size_t)c->rotary * f, ranks = (size_t)backend_ranks(m->be);
+    size_t still = c->rope.query_beta > 0 ? (size_t)c->head_dim / 2 * f : 0;
+    size_t tables = (size_t)c->n_ropes * r * (size_t)c->rotary * f, ranks = (size_t)backend_ranks(m->be);
     const buf_size all[N_BUFS] = {
         {&d->ids, r * sizeof(int32_t)},
         {&d->pos, r * sizeof(int64_t)},
-        {&d->freq, turns / 2},
-        {&d->table, turns},
+        {&d->freq, tables / 2},
+        {&d->table, tables},
+        {&d->query_table, 2 * r * still},
+        {&d->still, still},
         {&d->x, r * h * f},
         {&d->xn, r * h * f},
-        {&d->room, room_before(m, m->n_blocks, r)},
+        {&d->scratch, scratch_before(m, m->n_blocks, r)},
         {&d->logits, (logit_rows_of(o) * (size_t)c->vocab + ranks) * f},
         {&d->next, o->max_batch * sizeof(int32_t)},
-        {&d->share, o->max_batch * f},
+        {&d->uniform, o->max_batch * f},
     };
     memcpy(out, all, sizeof all);
 }
@@ -106,7 +109,7 @@ size_t decoder_bytes(const model *m, const decoder_options *o)
 {
     decoder unused;
     buf_size list[N_BUFS];
-    size_t bytes = logit_rows_of(o) * (size_t)m->config.vocab * sizeof(float); /* on the host */
+    size_t bytes = logit_rows_of(o) * (size_t)m->config.vocab * sizeof(float); /* host_logits */
     list_buffers(&unused, m, o, list);
     for (int i = 0; i < N_BUFS; i++) bytes += list[i].bytes;
     return bytes;
@@ -127,15 +130,17 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     list_buffers(d, m, &d->opt, list);
     status st = ST_OK;
     for (int i = 0; i < N_BUFS && st == ST_OK; i++)
-        st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
+        if (list[i].bytes) st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
+    if (st == ST_OK && d->still.p) /* host_freq is still 0 */
+        d->be->ops->upload(d->be, d->still, d->host_freq, (size_t)m->config.head_dim / 2 * sizeof(float));
     if (st == ST_OK)
         st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
     if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->states, d->max_rows, e);
-    if (st == ST_OK) st = MEM_NEW(&d->room_at, m->n_blocks, e);
-    for (size_t i = 0; st == ST_OK && i < m->n_blocks; i++) d->room_at[i] = room_before(m, i, d->max_rows);
-    if (st == ST_OK) st = MEM_NEW(&d->host_share, d->opt.max_batch, e);
+    if (st == ST_OK) st = MEM_NEW(&d->scratch_at, m->n_blocks, e);
+    for (size_t i = 0; st == ST_OK && i < m->n_blocks; i++) d->scratch_at[i] = scratch_before(m, i, d->max_rows);
+    if (st == ST_OK) st = MEM_NEW(&d->host_uniform, d->opt.max_batch, e);
     if (st == ST_OK) st = MEM_NEW(&d->rules, d->opt.max_batch, e);
     if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
     if (st != ST_OK) decoder_free(d);
@@ -156,8 +161,8 @@ void decoder_free(decoder *d)
     mem_free(d->host_pos);
     mem_free(d->seqs);
     mem_free(d->states);
-    mem_free(d->room_at);
-    mem_free(d->host_share);
+    mem_free(d->scratch_at);
+    mem_free(d->host_uniform);
     mem_free(d->rules);
     mem_free(d);
 }
@@ -195,9 +200,9 @@ void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
 
 /* ---- the forward pass ---- */
 
-buf decoder_room(const decoder *d, const block *b)
+buf decoder_scratch(const decoder *d, const block *b)
 {
-    return buf_at(d->room, d->room_at[b - d->w->blocks]);
+    return buf_at(d->scratch, d->scratch_at[b - d->w->blocks]);
 }
 
 /* Returns the bytes of the tables of one rotary embedding. */
@@ -225,8 +230,30 @@ void decoder_set_freq(decoder *d, size_t i, int64_t seq_len)
     }
 }
 
+/* Computes query_table for n rows at host_pos, by runs of rows with the same factor. */
+static void set_query_table(decoder *d, size_t n)
+{
+    const rope_config *r = &d->m->config.rope;
+    size_t half = (size_t)d->m->config.head_dim / 2;
+    for (size_t i = 0, end; d->query_table.p && i < n; i = end) {
+        float scale = rope_query_scale(r, d->host_pos[i]);
+        for (end = i + 1; end < n && rope_query_scale(r, d->host_pos[end]) == scale;) end++;
+        d->be->ops->rope_table(d->be, row(d->query_table, i, 2 * half), buf_at(d->pos, i * sizeof(int64_t)), end - i,
+                               d->still, half, scale);
+    }
+}
+
+void decoder_scale_queries(const decoder *d, buf q, size_t n)
+{
+    const model_config *c = &d->m->config;
+    size_t heads = (size_t)c->n_heads, dim = (size_t)c->head_dim;
+    if (d->query_table.p) d->be->ops->rope(d->be, q, q, d->query_table, n, heads, dim, dim / 2);
+}
+
 void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok)
 {
+    set_query_table(d, n_seq * n_tok);
+
     size_t half = attn_pairs(&d->shape), row = half * sizeof(float);
     for (size_t k = 0; k < (size_t)d->m->config.n_ropes; k++)
         for (size_t i = 0; i < n_seq; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Inside model/: the one forward pass. */
+/* The forward pass. Private to model/. */
 #ifndef MODEL_DECODER_H
 #define MODEL_DECODER_H
 
@@ -9,32 +9,34 @@
 
 struct decoder {
     const model *m;
-    const model *w; /* of the step at hand: m, or opt.draft */
+    const model *w; /* model that supplies the weights of the current step: m, or opt.draft */
     backend *be;
     decoder_options opt;
     attn_shape shape;
     attn_work *work;
     size_t max_rows, logit_rows;
     buf ids, pos;       /* i32, i64 [rows] */
-    buf freq, table;    /* of each rotary embedding: f32 [rows, half]; [rows, half, 2] */
+    buf freq, table;    /* per rotary embedding: f32 [rows, half]; f32 [rows, half, 2] */
+    buf query_table;    /* f32 [rows, head_dim/2, 2]: rotations by 0 times rope_query_scale; p NULL: no factors */
+    buf still;          /* f32 [head_dim/2]: frequencies of query_table, 0 */
     buf x, xn;          /* f32 [rows, hidden] */
-    buf room;           /* scratch of blocks, each kind's apart */
-    size_t *room_at;    /* [n_blocks]: where a block's scratch begins */
+    buf scratch;        /* scratch of blocks, one area per kind of block */
+    size_t *scratch_at; /* [n_blocks]: offset of each block's scratch */
     buf logits;         /* f32 [logit_rows, vocab] */
     float *host_logits; /* [logit_rows, vocab] */
     int64_t *host_pos;  /* [rows] */
     float host_freq[128];
-    float mscale[2];              /* of each rotary embedding */
+    float mscale[2];              /* one per rotary embedding */
     attn_seq **seqs;              /* [max_rows] */
-    recurrent **states;           /* [max_rows]: of seqs; NULL where a model has no recurrent state */
-    size_t n_tok, head_first;     /* tokens of a sequence in the last step; the row of it that logits row 0 is for */
-    buf next, share;              /* i32, f32 [max_batch]: what a step chose, and by which shares */
-    float *host_share;            /* [max_batch] */
+    recurrent **states;           /* [max_rows]: recurrent states of seqs; NULL if the model has none */
+    size_t n_tok, head_first;     /* tokens per sequence in the last step; row of the step that logits row 0 is for */
+    buf next, uniform;            /* i32, f32 [max_batch]: tokens chosen by a step, and its random numbers */
+    float *host_uniform;          /* [max_batch] */
     draw_rule *rules;             /* [max_batch] */
-    uint64_t n_queued, n_taken;   /* steps of session_queue */
-    bool checked;                 /* the logits that were checked last were finite */
-    const model *scanned;         /* holds no weight that is not finite, as a scan found */
-    char fingerprint[SHA256_HEX]; /* of the model, once a session file needed it */
+    uint64_t n_queued, n_taken;   /* number of steps queued by session_queue, and taken */
+    bool checked;                 /* the logits checked last were finite */
+    const model *scanned;         /* model whose weights a scan found to be finite */
+    char fingerprint[SHA256_HEX]; /* model_fingerprint of m, computed at first use */
     int64_t stage[STAGE_COUNT];
 };
 
@@ -43,41 +45,46 @@ struct session {
     attn_seq *attn;
     recurrent *state;              /* NULL: the model has none */
     int64_t limit, longest_prompt; /* session_size */
-    bool open;                     /* in the middle of a prompt, */
-    int64_t opened;                /* which began behind so many tokens */
-    attn_span bound;               /* the last prompt with rows that depend on later tokens of it */
+    bool open;                     /* a prompt is incomplete */
+    int64_t opened;                /* number of tokens before that prompt */
+    attn_span bound;               /* last prompt with rows that depend on its later tokens */
 };
 
-/* Returns what attention needs to know of a model. */
+/* Returns the shape that attention needs to know of a model. */
 attn_shape attn_shape_of(const model_config *c);
-/* Returns the options with the backend's defaults; the rows of the largest forward; the bytes of a decoder's buffers.
- */
+/* Return the options with the backend's defaults filled in, the rows of the largest forward, and the bytes of a
+ * decoder's buffers. */
 decoder_options decoder_defaults(const decoder_options *o, const backend *be);
 size_t decoder_rows(const decoder_options *o);
 size_t decoder_bytes(const model *m, const decoder_options *o);
-/* Returns the scratch of a block, and the step with the rotary embedding of its layer. */
-buf decoder_room(const decoder *d, const block *b);
+/* Return the scratch of a block, and the step with the rotary embedding of the block's layer. */
+buf decoder_scratch(const decoder *d, const block *b);
 attn_step decoder_step(const decoder *d, const attn_step *s, const block *b);
-/* Computes the rotary frequencies of sequence i, whose length decides them where scaling is dynamic, and the tables of
- * n_tok rows of each of n_seq sequences at d->pos. */
+/* Compute the rotary frequencies of sequence i, and the tables for n_tok rows of each of n_seq sequences at d->pos.
+ * With dynamic scaling the frequencies depend on seq_len. */
 void decoder_set_freq(decoder *d, size_t i, int64_t seq_len);
 void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok);
 
-/* Multiplies n rows x, normalised by norm, with the matrices of jobs. gated: as of projection. */
+/* Multiplies the queries q [n, heads, head_dim] f32 of the step's rows by their factors, if the model has them. */
+void decoder_scale_queries(const decoder *d, buf q, size_t n);
+/* Multiplies n rows x, normalized by `norm`, by the matrices of jobs. gated: see `projection`. */
 void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linear_job *jobs, size_t n_jobs, bool gated);
-/* Adds the product of n rows x with w, and its bias, to d->x. */
+/* Adds the product of n rows x with w, and the bias, to d->x. */
 void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias);
 
-/* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */
+/* Runs the layers over the step's rows. Expects d->ids, pos, freq and table to be set. Leaves the hidden states in
+ * d->x. */
 void decoder_forward(decoder *d, const attn_step *step);
-/* Final norm and output matrix for rows [first, first + n) of d->x into d->logits; n <= logit_rows. */
+/* Applies the final norm and the output matrix to rows [first, first + n) of d->x and writes d->logits; n <=
+ * logit_rows. */
 void decoder_head(decoder *d, size_t first, size_t n);
-/* Copies rows [row, row + n) of d->logits to out [n, vocab], also where it fails for them. Errors: ST_FORMAT for logits
- * that are not finite, as decoder_not_finite; else the fault of the backend. */
+/* Copies rows [row, row + n) of d->logits to out [n, vocab], even if it fails because of them. Errors: ST_FORMAT of
+ * decoder_not_finite for logits that are not finite; the backend's fault. */
 status decoder_logits(decoder *d, float *out, size_t row, size_t n, err *e);
-/* Explains a row of logits [vocab] that holds NaN or infinity, of a sequence whose last token is at position pos.
- * Scans the weights, once, and the rows of all layers. Returns ST_FORMAT with the tensor, or with the first layer that
- * is not finite and, where keys or values exceed the range of f16 rows, the remedy. finite.c. */
+/* Finds the cause of a row of logits [vocab] with NaN or infinity, for a sequence whose last token is at position pos.
+ * Scans the weights (once) and the rows of all layers. Returns ST_FORMAT with the name of the tensor, or of the first
+ * layer that is not finite. If keys or values exceed the range of f16 rows, the message names the remedy. Defined in
+ * finite.c. */
 status decoder_not_finite(decoder *d, attn_seq *seq, int64_t pos, const float *row, err *e);
 
 #endif

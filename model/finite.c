@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The search for values that are not finite, in weights and in the rows of a session. */
+/* Search for non-finite values in weights and in the rows of a session. */
 #include "config.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 
 enum { CHUNK_BYTES = 1 << 20 };
 
-/* True if a number of p is infinite or, unless only_infinite, NaN. */
+/* True if p holds an infinity or, unless only_infinite, a NaN. */
 static bool holds(const void *p, dtype t, size_t bytes, bool only_infinite)
 {
     const uint32_t *a = p, exponent = 0x7f800000, bits = only_infinite ? 0x7fffffff : exponent;
@@ -32,15 +32,15 @@ static bool all_finite(const void *p, dtype t, size_t bytes)
     return !holds(p, t, bytes, false);
 }
 
-/* Of blocks only the scales may be something else than numbers. */
+/* True if the scales of quantized blocks are finite; the other bytes are integers. */
 static bool all_scales_finite(const unsigned char *p, dtype t, size_t bytes)
 {
     bool good = true;
-    for (size_t at = 0; at < bytes; at += qblock_bytes(t)) good &= all_finite(p + at, DT_F16, QBLOCK_SCALES);
+    for (size_t at = 0; at < bytes; at += qblock_bytes(t)) good &= all_finite(p + at, DT_F16, qblock_head_bytes(t));
     return good;
 }
 
-/* True if a buffer is finite; else *infinite is set where one number is an infinity. chunk: room for CHUNK_BYTES. */
+/* True if a buffer is finite; otherwise also sets *infinite if it holds an infinity. chunk: CHUNK_BYTES of scratch. */
 static bool buffer_finite(backend *be, buf b, dtype t, size_t bytes, void *chunk, bool *infinite)
 {
     bool blocks = dtype_in_qblocks(t), good = true;
@@ -76,9 +76,9 @@ status model_find_nonfinite(const model *m, char *name, size_t size)
 
 /* ---- rows ---- */
 
-/* What the rows of a layer hold. */
+/* A non-finite value in the rows of a layer. */
 typedef struct {
-    int layer;        /* of those with keys and values; -1: all numbers are finite */
+    int layer;        /* index among layers with keys and values; -1: all values are finite */
     const char *what; /* "keys" or "values" */
     bool f16, infinite;
 } row_fault;
@@ -86,7 +86,7 @@ typedef struct {
 typedef struct {
     attn_state base;
     backend *be;
-    dtype type; /* of exact rows */
+    dtype type; /* of float and block rows */
     void *chunk;
     row_fault first; /* of the lowest layer; keys before values */
 } row_scan;
@@ -103,7 +103,8 @@ static status skip_mem(attn_state *v, const char *name, int layer, buf b, size_t
     return ST_OK;
 }
 
-/* Type of the numbers in a buffer of rows; DT_COUNT: it holds something else. Pairs are scales of quantized rows. */
+/* Returns the type of the numbers in a buffer of rows; DT_COUNT: other content. "pairs" are scales of quantized
+ * rows. */
 static dtype numbers_in(const row_scan *s, const char *name)
 {
     if (strcmp(name, "K pairs") == 0 || strcmp(name, "V pairs") == 0) return DT_F16;
@@ -125,7 +126,8 @@ static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_
     return ST_OK;
 }
 
-/* Finds the first layer with a fault in its rows, of all layers of the model. False: the rows cannot be scanned. */
+/* Finds the first layer with a non-finite value in its rows; first->layer is its index among all layers. False: the
+ * rows cannot be scanned. */
 static bool find_row_fault(const decoder *d, attn_seq *seq, row_fault *first)
 {
     row_scan s = {.base = {.host = skip_host, .mem = skip_mem, .rows = scan_rows},
@@ -143,13 +145,13 @@ static bool find_row_fault(const decoder *d, attn_seq *seq, row_fault *first)
 
 /* ---- logits ---- */
 
-/* The cause of a row of logits that is not finite, as text. */
+/* Writes the cause of a non-finite row of logits as text. */
 static void explain(const decoder *d, attn_seq *seq, const float *row, char *out, size_t size)
 {
-    static const char remedy[] = "use bf16 rows (--kv bf16; \"kv\" in a request, store in the library)";
+    static const char remedy[] = "use bf16 rows (--kv bf16)";
     const model_config *c = &d->m->config;
     const kv_format *kv = &attn_seq_spec(seq)->kv;
-    const bool f16 = kv->kind != KV_EXACT || kv->type == DT_F16;
+    const bool f16 = kv->kind != KV_PLAIN || kv->type == DT_F16;
     row_fault at;
     bool scanned = find_row_fault(d, seq, &at);
     if (!scanned && f16) snprintf(out, size, "if keys or values exceed 65504, the range of f16 rows, %s", remedy);
@@ -160,11 +162,11 @@ static void explain(const decoder *d, attn_seq *seq, const float *row, char *out
         snprintf(out, size, "the %s of layer %d are not finite", at.what, at.layer);
     else if (at.layer > 0 || (isnan(row[0]) && isnan(row[c->vocab - 1]))) {
         int layer = (at.layer > 0 ? at.layer : c->n_layers) - 1;
-        if (f16 && backend_ranks(d->be) > 1) /* their rows are not scanned */
+        if (f16 && backend_ranks(d->be) > 1) /* rows of other ranks are not scanned */
             snprintf(out, size, "the output of layer %d is not finite; if rows of another rank exceed 65504, %s", layer,
                      remedy);
         else snprintf(out, size, "the output of layer %d is not finite", layer);
-    } else snprintf(out, size, "the output matrix gives values beyond the range of float32");
+    } else snprintf(out, size, "the output matrix produces values beyond the range of float32");
 }
 
 status decoder_not_finite(decoder *d, attn_seq *seq, int64_t pos, const float *row, err *e)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `info` shows of a model. */
+/* Output of `info` for a model. */
 #include "config.h"
 
 #include <string.h>
@@ -14,11 +14,15 @@ static void print_bytes(FILE *f, const char *label, size_t bytes)
 
 static void print_rope(const model_config *c, FILE *f)
 {
-    static const char *const kinds[] = {"plain", "linear", "dynamic", "llama3", "yarn"};
+    static const char *const kinds[] = {"plain", "linear", "dynamic", "llama3", "yarn", "longrope"};
     const rope_config *r = &c->rope;
     fprintf(f, "%-14s %s, theta %g", "rope", kinds[r->kind], r->theta);
     if (r->kind != ROPE_NONE) fprintf(f, ", factor %g", r->factor);
+    if (r->divisors && r->kind != ROPE_LONGROPE) fputs(", frequencies divided by rope_freqs.weight", f);
+    if (r->query_beta > 0) fprintf(f, ", query scale beta %g", r->query_beta);
+    if (c->rotary < c->head_dim) fprintf(f, ", %d of %d channels", c->rotary, c->head_dim);
     if (r->original_max) fprintf(f, ", trained length %lld", (long long)r->original_max);
+    if (r->kind == ROPE_LONGROPE && r->attention_factor > 0) fprintf(f, ", attention factor %g", r->attention_factor);
     if (r->kind == ROPE_LLAMA3)
         fprintf(f, ", low frequency factor %g, high %g", r->low_freq_factor, r->high_freq_factor);
     if (r->kind == ROPE_YARN) {
@@ -31,7 +35,7 @@ static void print_rope(const model_config *c, FILE *f)
     fputc('\n', f);
 }
 
-/* "none", or runs of layers with the same window: "4096 in layers 2-5". */
+/* Prints "none", or runs of layers with the same window: "4096 in layers 2-5". */
 static void print_windows(const model_config *c, FILE *f)
 {
     bool any = false;
@@ -67,15 +71,24 @@ static void print_config(const model_config *c, FILE *f)
     fprintf(f, "%-14s %zu bytes in f16\n", "KV per token", kv);
 }
 
+const char *model_file(const model *m, size_t i)
+{
+    const tensor_source *s = ((const model_files *)m->files)->source;
+    return s && i < s->n_files ? s->kind->file(s, i).path : NULL;
+}
+
 static void print_files(const model_files *files, FILE *f)
 {
-    for (size_t i = 0; i < files->n_shards; i++)
-        fprintf(f, "%-14s %s (%.2f MB, %zu tensors)\n", i ? "" : "files", st_path(files->shards[i]),
-                (double)st_size(files->shards[i]) * 1e-6, st_count(files->shards[i]));
+    for (size_t i = 0; files->source && i < files->source->n_files; i++) {
+        const source_file file = files->source->kind->file(files->source, i);
+        fprintf(f, "%-14s %s (%.2f MB, %zu tensors)\n", i ? "" : "files", file.path, (double)file.bytes * 1e-6,
+                file.n_tensors);
+    }
     if (files->random_bytes) fprintf(f, "%-14s none: random weights in memory\n", "files");
     if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
     if (files->n_unused) fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
-    if (files->n_copies) fprintf(f, "%-14s %zu tensors (not aligned in the file)\n", "copied", files->n_copies);
+    if (files->n_copies)
+        fprintf(f, "%-14s %zu tensors (not aligned, or rows in another order)\n", "copied", files->n_copies);
 }
 
 void model_print_info(const model *m, FILE *f)

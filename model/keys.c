@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* What a value is, for messages: "the string \"abc\"". */
+/* Describes a value for messages: "the string \"abc\"". */
 static void describe(char *s, size_t n, const json_t *j)
 {
     switch (json_typeof(j)) {
@@ -32,7 +32,7 @@ status keys_missing(const keys *k, const char *key)
     return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" is missing", k->file, k->prefix, key);
 }
 
-/* Gives the value of a key, NULL where it is absent or null. types: a bit for each type that it may have. */
+/* Returns in *out the value of a key; NULL if absent or null. types: bit set of allowed JSON types. */
 static status get(const keys *k, const char *key, unsigned types, const char *expected, json_t **out)
 {
     json_t *j = json_object_get(k->obj, key);

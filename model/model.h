@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model: config.json as data, weights mapped from safetensors (or random, for benchmarks). */
+/* A model: config.json as data, and weights mapped from safetensors (or random, for benchmarks). */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -8,49 +8,59 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/base/gguf.h"
 #include "kernels/ops.h"
 
-typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN } rope_kind;
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE } rope_kind;
 
 /* Parameters of the rotary embedding; unused ones are 0. Source: transformers, modeling_rope_utils. */
 typedef struct {
     rope_kind kind;
     double theta, factor;
     double low_freq_factor, high_freq_factor;            /* llama3 */
-    double beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; mscale 0: not given */
-    double attention_factor;                             /* yarn; 0: derived from factor */
+    double beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; mscale 0: absent */
+    double attention_factor;                             /* yarn, longrope; 0: derived from factor */
     bool truncate;                                       /* yarn: round the correction range */
-    int64_t original_max;                                /* trained length before scaling */
-    int head_dim;                                        /* channels that are rotated */
+    int64_t original_max;                                /* trained length, before scaling */
+    int head_dim;                                        /* rotated channels */
+    const float *divisors;                               /* [head_dim/2]: divide the frequencies; NULL: none */
+    double query_beta;                                   /* factor of queries (rope_query_scale); 0: none */
+    const float *long_divisors; /* longrope: in place of `divisors` in sequences longer than original_max */
 } rope_config;
 
-/* The frequencies for a sequence of seq_len tokens (dynamic scaling depends on it): freq
- * [head_dim/2], and the factor on cos and sin. As transformers computes them, rounded to float32. */
+/* Computes freq [head_dim/2] and the factor on cos and sin for a sequence of seq_len tokens. Only dynamic scaling and
+ * longrope depend on seq_len. Values are those of transformers, rounded to float32. */
 void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float *mscale);
+
+/* Returns the factor of a query at a position: 1 + query_beta ln(1 + floor(pos / original_max)). Source: transformers
+ * 5, modeling_ministral3.py, get_llama_4_attn_scale. */
+float rope_query_scale(const rope_config *r, int64_t pos);
 
 typedef struct model_family model_family;
 typedef struct block_kind block_kind;
 typedef struct block block;
 typedef struct weight_spec weight_spec;
 
-/* In a model of several ranks (comm.h) heads and feed-forward are those of this rank. */
+/* Contents of config.json. With several ranks (comm.h), the heads and the feed-forward are this rank's. */
 typedef struct {
     char arch[48]; /* e.g. "LlamaForCausalLM" */
     int n_layers, n_heads, n_kv_heads, head_dim;
     int hidden, ffn, vocab;
     float rms_eps;
-    bool tied; /* the output matrix is the embedding; model_find clears it if the files hold two different ones */
+    bool tied; /* the output matrix is the embedding; model_find clears it if the files hold two different matrices */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
-    int *window;           /* [n_layers]: sliding window of each layer, 0 for none */
-    int n_kv, *kv_window;  /* number of layers with keys and values; [n_kv]: their windows */
-    int rotary, n_ropes; /* channels of a head that are rotated; 1, or 2: window_rope is that of layers with a window */
+    int *window;           /* [n_layers]: sliding window of each layer, 0: none */
+    int n_kv, *kv_window;  /* number of layers with keys and values, and their windows [n_kv] */
+    int rotary, n_ropes; /* rotated channels of a head; number of rotary embeddings: 1, or 2 (window_rope in layers with
+                            a window) */
     rope_config rope, window_rope;
+    float *divisors; /* rope.divisors, then rope.long_divisors if it has them */
     const model_family *family;
     int64_t n_params;
 } model_config;
 
-/* Returns the index of a layer's rotary embedding: 0: rope, 1: window_rope. */
+/* Returns the index of a layer's rotary embedding. 0: rope, 1: window_rope. */
 static inline int config_rope_of(const model_config *c, int layer)
 {
     return c->n_ropes > 1 && c->window[layer] > 0;
@@ -62,6 +72,19 @@ static inline bool config_is_dynamic(const model_config *c)
     return c->rope.kind == ROPE_DYNAMIC || (c->n_ropes > 1 && c->window_rope.kind == ROPE_DYNAMIC);
 }
 
+/* Returns the length by which the frequencies of a sequence of seq_len tokens are chosen, out of at most `limit`.
+ * longrope: the limit, so that all rows of a sequence have the same rotation. */
+static inline int64_t config_rope_length(const model_config *c, int64_t seq_len, int64_t limit)
+{
+    return c->rope.kind == ROPE_LONGROPE ? limit : seq_len;
+}
+
+/* True if sequences of at most a and b tokens have rows with the same rotation. */
+static inline bool config_same_rotation(const model_config *c, int64_t a, int64_t b)
+{
+    return c->rope.kind != ROPE_LONGROPE || (a > c->rope.original_max) == (b > c->rope.original_max);
+}
+
 /* Returns the longest sequence whose frequencies do not depend on its length. */
 static inline int64_t config_static_length(const model_config *c)
 {
@@ -70,14 +93,15 @@ static inline int64_t config_static_length(const model_config *c)
     return second && c->window_rope.original_max < n ? c->window_rope.original_max : n;
 }
 
-/* Reads and checks DIR/config.json (all families and key spellings of doc/usage.md's table).
- * Errors: ST_IO, ST_FORMAT (wrong type or value: names the key, what was found, what is expected),
- * ST_UNSUPPORTED (architecture, rope kind, activation). family: one that the table lacks; NULL: the one that the file
- * names. */
+/* Reads and checks DIR/config.json. Supports all families and key spellings in the table of doc/usage.md. family: for a
+ * family outside that table; NULL: the one named in the file. Errors: ST_IO; ST_FORMAT for a wrong type or value (names
+ * the key, the value found and the value expected); ST_UNSUPPORTED for the architecture, rope kind or activation. */
 status model_config_read(model_config *c, const char *dir, const model_family *family, err *e);
-/* The same from memory (fuzzing); name stands for the file in messages. */
+/* Parses a config from memory, for fuzzing. name: file name in messages. */
 status model_config_parse(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
                           err *e);
+/* The same from a GGUF file of n parts: the metadata are in the first, tensors in any. */
+status model_config_from_gguf(model_config *c, gguf *const *files, size_t n, err *e);
 void model_config_free(model_config *c);
 
 typedef struct model model;
@@ -85,65 +109,71 @@ typedef struct model model;
 struct model {
     model_config config;
     backend *be;                 /* borrowed */
-    weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks; a rank has some rows of it */
-    block *blocks;               /* [n_blocks] in the order of the computation, with their weights (block.h) */
+    weight embed, norm, lm_head; /* tied: lm_head is this rank's rows of embed, maybe quantized */
+    block *blocks;               /* [n_blocks] in execution order, with their weights (block.h) */
     size_t n_blocks;
-    weight_spec *weights; /* [n_weights] in the order of the computation, the output matrix last (weights.h) */
+    weight_spec *weights; /* [n_weights] in execution order, the output matrix last (weights.h) */
     size_t n_weights;
-    dtype type;          /* of the large matrices */
-    size_t weight_bytes; /* all weights, counted once; of model_convert_beside: its own */
-    size_t memory_bytes; /* of these, in memory that no file backs */
-    size_t decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
+    dtype type;          /* type of the large matrices */
+    size_t weight_bytes; /* all weights, each counted once; model_convert_copy: only the converted ones */
+    size_t memory_bytes; /* part of weight_bytes in memory that no file backs */
+    size_t decode_bytes; /* bytes of weights read per decoded token; of the embedding only the row looked up */
     char *name;          /* folder or shape, for reports */
-    void *files;         /* mappings or memory behind the weights */
-    void *source;        /* where model_load finds them; NULL: they are there */
+    void *files;         /* mappings or memory of the weights (model_files) */
+    bool to_load;        /* model_load has not run */
 };
 
-/* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
- * model.safetensors.index.json; mapped, checked against the config, read only where touched. Of several ranks each maps
- * its rows and copies its columns (of `o` and `down`); all have the embedding. Errors name file and tensor; ST_USAGE:
- * ranks do not divide the model, or have different ones. */
+/* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of model.safetensors.index.json. Files
+ * are mapped, checked against the config, and read only where touched. With several ranks, each rank maps its rows and
+ * copies its columns (of `o` and `down`); every rank has the embedding. Errors name file and tensor. ST_USAGE: the
+ * number of ranks does not divide the model, or the ranks have different models. */
 status model_open(model **out, const char *dir, backend *be, err *e);
-/* The same in two steps. What model_find gives has config, types, shapes and byte counts, for plans, and no numbers:
- * nothing is read or copied before model_load, which does nothing for a model that is whole, and after which an error
- * leaves one that can only be closed. family: as of model_config_read. */
+/* Open a folder in two steps. model_find sets the config, types, shapes and byte counts, for plans; it reads and copies
+ * no numbers. model_load then loads the weights, and does nothing for a loaded model. After an error of model_load the
+ * model can only be closed. family: see model_config_read. */
 status model_find(model **out, const char *dir, const model_family *family, backend *be, err *e);
 status model_load(model *m, err *e);
-/* How matrices are to be held, if not as they lie in the files. */
+/* Type into which matrices are converted at load. */
 typedef struct {
-    dtype type;
-    const char *option; /* that asked for it, for messages; NULL: --weights */
-    bool plan;          /* only the sizes: the model cannot run then */
-    /* DT_Q8, DT_Q4: folder of files that hold quantized weights. They are mapped from there; a file that
-     * is not there or not of this model is made first, whole or not at all. NULL: memory. */
+    dtype type;         /* DT_COUNT: as in the files; encodings without a kernel as encoding_converted */
+    const char *option; /* option that requested it, for messages; NULL: --weights */
+    bool plan;          /* compute only the sizes; the model cannot run */
+    /* DT_Q8, DT_Q4, and encodings: folder of the cache of quantized weights, which are mapped from there. A missing or
+     * foreign file is written first, atomically. NULL: weights are kept in memory. */
     const char *cache_dir;
-    /* One line, without its end, about the file and what was wrong with it; NULL: not wanted. */
-    void (*say)(void *ctx, const char *line);
+    /* Takes one line, without newline, about the cache file and its problems. NULL: none. */
+    void (*report)(void *ctx, const char *line);
+    /* Takes the converted bytes and those of all matrices, on the calling thread; false ends the conversion with
+     * ST_INTERRUPTED. NULL: none. */
+    bool (*progress)(void *ctx, int64_t done, int64_t total);
     void *ctx;
 } weights_options;
 
-/* Converts the matrices of a model that was opened from files. Norms and biases stay as they are, and
- * with DT_Q8 and DT_Q4 so does the embedding, whose rows are only looked up; a tied output matrix is
- * quantized. A cache that cannot be used costs a line, not the model.
- * Errors: ST_NOMEM, with the numbers. The model is as it was, or can only be closed. */
+/* Converts the matrices of a model opened from files, once: ST_USAGE if matrices are converted already, which
+ * model_open does to encoded ones. Norms and biases keep their type. With DT_Q8 and DT_Q4 so does
+ * the embedding, whose rows are only looked up; a tied output matrix is quantized. An unusable cache file costs a
+ * warning, not the model. Errors: ST_NOMEM, with the sizes. After an error the model is unchanged or can only be
+ * closed. */
 status model_convert(model *m, const weights_options *o, err *e);
-/* The same model with matrices of DT_Q8 or DT_Q4 made of m's, which are float, beside m: what is not converted is
- * m's, which outlives it. Its weight_bytes and memory_bytes are those of the converted matrices alone. With plan, m may
- * be one that model_find gave, in any type. Errors: as model_convert; m stays as it was. */
-status model_convert_beside(model **out, const model *m, const weights_options *o, err *e);
-/* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
+/* Creates a model with the matrices of m, which are float, converted to DT_Q8 or DT_Q4. It shares all other weights
+ * with m, which must outlive it. Its weight_bytes and memory_bytes count only the converted matrices. With plan, m may
+ * come from model_find and have any type. Errors: see model_convert; m is unchanged. */
+status model_convert_copy(model **out, const model *m, const weights_options *o, err *e);
+/* Creates a random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
-/* The config alone, for plans. ST_USAGE: unknown shape. */
+/* Returns the config of a known shape, for plans. ST_USAGE: unknown shape. */
 status model_shape_config(model_config *c, const char *shape, err *e);
 void model_close(model *m);
-/* Returns the multiplications of one token with the matrices of all blocks. */
+/* Returns the number of multiplications of one token with the matrices of all blocks. */
 double model_products(const model *m);
 
-/* Scans all weights and names the first tensor that is not finite. Opening a model does not: sessions scan once logits
- * are not finite. ST_OK and an empty name when all are finite, else ST_FORMAT; ST_NOMEM. */
+/* Scans all weights and writes the name of the first tensor that is not finite. Opening a model does not scan; sessions
+ * scan when logits are not finite. Returns ST_OK and an empty name if all are finite, else ST_FORMAT; ST_NOMEM. */
 status model_find_nonfinite(const model *m, char *name, size_t size);
 
-/* Prints what `info` shows: config, tensors, dtype, files, sizes. */
+/* Returns the path of the i-th opened file with weights; NULL after the last. */
+const char *model_file(const model *m, size_t i);
+/* Prints the output of `info`: config, tensors, dtype, files, sizes. */
 void model_print_info(const model *m, FILE *f);
 
 #endif

@@ -9,9 +9,9 @@
 
 enum { LONGEST_MATCH = 3, RETRY = 16 };
 
-/* ---- look-up ---- */
+/* ---- lookup ---- */
 
-/* The latest place at which the last m ids stood before, as the index behind it; 0: nowhere. */
+/* Returns the index after the latest earlier occurrence of the last m ids; 0: none. */
 static size_t find_before(const int32_t *ids, size_t n, size_t m)
 {
     const int32_t *last = ids + n - m;
@@ -32,9 +32,9 @@ size_t ngram_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
     return 0;
 }
 
-/* ---- how long ---- */
+/* ---- draft length ---- */
 
-/* What is left of old counts with each new token; what a shortest time grows by with each new one. */
+/* fade: decay of old counts per token; grow: growth of a shortest time per new time */
 static const double fade = 0.97, grow = 1.1;
 
 void pace_start(draft_pace *p, size_t most)
@@ -66,7 +66,7 @@ double pace_step_ns(const draft_pace *p, size_t rows)
     size_t lo = rows, hi = rows, top = p->most + 1;
     while (lo > 0 && !(p->step_ns[lo] > 0)) lo--;
     while (hi <= top && !(p->step_ns[hi] > 0)) hi++;
-    if (hi > top) { /* beyond all that is known: from its last two */
+    if (hi > top) { /* extrapolate from the last two known times */
         hi = lo;
         if (lo > 0) lo--;
         while (lo > 0 && !(p->step_ns[lo] > 0)) lo--;
@@ -81,7 +81,7 @@ size_t pace_length(draft_pace *p)
     double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
     size_t length = 0;
     if (p->fixed) return p->most;
-    if (p->seen < 2) return 0; /* what a step of one row costs is to be known; the first one finds everything cold */
+    if (p->seen < 2) return 0; /* the time of a one-row step must be known, and the first step runs with cold caches */
     for (size_t g = 0; g <= p->most; g++) {
         if (g > 0) tokens += chance *= h;
         double rate = tokens / ((double)g * p->draft_ns + pace_step_ns(p, g + 1));

@@ -6,7 +6,7 @@
 #include "kernels/base/mem.h"
 #include "model/block.h"
 
-/* The state after `length` tokens: [n_parts]. */
+/* State after `length` tokens: [n_parts] buffers. */
 typedef struct {
     int64_t length; /* -1: an empty snapshot */
     buf *b;
@@ -22,8 +22,8 @@ typedef struct {
 struct recurrent {
     backend *be;
     part *parts;
-    int n_parts, *first; /* first: [blocks with state]: a block's first part */
-    version *versions;   /* the state, then snapshots */
+    int n_parts, *first; /* first: [blocks with state], index of each block's first part */
+    version *versions;   /* current state, then snapshots */
     int n_versions, next;
 };
 
@@ -188,7 +188,7 @@ status recurrent_can_rewind(const recurrent *r, int64_t n, err *e)
 {
     if (!r || n == 0 || version_of(r, n)) return ST_OK;
     return err_set(e, ST_UNSUPPORTED,
-                   "cannot go back to %lld tokens: the model has recurrent state, and there is no snapshot of it",
+                   "cannot rewind to %lld tokens: the model has recurrent state, and no snapshot has that length",
                    (long long)n);
 }
 
@@ -210,6 +210,5 @@ status recurrent_draft_check(const model *m, err *e)
     TRY(recurrent_plan(&bytes, m, 0, e));
     if (bytes == 0) return ST_OK;
     return err_set(e, ST_UNSUPPORTED,
-                   "%s: drafts are not supported by models with recurrent state, from which they cannot be taken back",
-                   m->name);
+                   "%s: drafts are not supported for models with recurrent state, which cannot be rewound", m->name);
 }

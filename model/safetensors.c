@@ -14,18 +14,18 @@ enum { HEADER_MAX = 100000000, HEADER_DEPTH = 32 };
 
 typedef struct {
     st_tensor t;
-    size_t begin, end; /* within the data area */
+    size_t begin, end; /* offsets within the data area */
 } entry;
 
 struct st_file {
     char *path;
-    file_map map;         /* data NULL: the memory is the caller's */
+    file_map map;         /* data NULL: memory owned by the caller */
     const uint8_t *bytes; /* the whole file */
-    size_t size, data_at; /* where the tensors' data begins */
+    size_t size, data_at; /* data_at: offset of the tensors' data */
     json_t *header;       /* owns the names */
     size_t n;
     entry *entries;           /* [n], in file order */
-    const st_tensor **sorted; /* [n], by name */
+    const st_tensor **sorted; /* [n], sorted by tensor name */
 };
 
 /* Bits of one element. Source: safetensors/src/tensor.rs, Dtype. */
@@ -38,7 +38,7 @@ static const struct {
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},    {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
 
-/* For messages: names come from the file and may be long. */
+/* Prefix of messages. Names come from the file and may be long. */
 #define FILE_TENSOR "%s: tensor \"%.60s\": "
 
 static const char *label(const st_file *f)
@@ -53,7 +53,7 @@ static uint64_t read_u64_le(const uint8_t *p)
     return v;
 }
 
-/* A member that must be an integer >= 0. */
+/* Reads a member that must be an integer >= 0. */
 static status read_size(const st_file *f, const char *tensor, const char *key, const json_t *j, size_t *out, err *e)
 {
     if (!json_is_integer(j) || json_integer_value(j) < 0)
@@ -75,7 +75,7 @@ static status read_type(const st_file *f, st_tensor *t, const json_t *j, unsigne
     return err_set(e, ST_FORMAT, FILE_TENSOR "unknown dtype \"%.20s\"", label(f), t->name, s);
 }
 
-/* Reads "shape"; *bytes is the size that it and the type ask for. */
+/* Reads "shape". *bytes: size required by shape and type. */
 static status read_shape(const st_file *f, st_tensor *t, const json_t *j, unsigned bits, size_t *bytes, err *e)
 {
     if (!json_is_array(j))
@@ -119,7 +119,7 @@ static status read_entry(const st_file *f, entry *x, const char *name, const jso
                                    "holds %zu bytes of data (truncated?)",
                        label(f), name, x->begin, x->end, room);
     if (x->end - x->begin != want)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" hold %zu bytes, but shape and dtype %s ask for %zu",
+        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" hold %zu bytes, but shape and dtype %s require %zu",
                        label(f), name, x->end - x->begin, x->t.type, want);
     x->t.bytes = want;
     x->t.data = f->bytes + f->data_at + x->begin;
@@ -130,7 +130,7 @@ static status check_metadata(const st_file *f, json_t *meta, err *e)
 {
     const char *key;
     json_t *v;
-    if (json_is_null(meta)) return ST_OK; /* the reference reads null as absent */
+    if (json_is_null(meta)) return ST_OK; /* the reference treats null as absent */
     if (!json_is_object(meta)) return err_set(e, ST_FORMAT, "%s: \"__metadata__\" is not a JSON object", label(f));
     json_object_foreach(meta, key, v)
     {
@@ -154,8 +154,8 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* The tensors must fill the data area exactly, as the reference implementation demands: bytes that
- * no tensor covers could hide a second file in this one. */
+/* Checks that the tensors fill the data area exactly, as the reference implementation requires: uncovered bytes could
+ * hide a second file. */
 static status check_layout(const st_file *f, err *e)
 {
     size_t at = 0, room = f->size - f->data_at;
@@ -165,12 +165,12 @@ static status check_layout(const st_file *f, err *e)
             return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" [%zu, %zu] overlap tensor \"%.60s\"", label(f),
                            x->t.name, x->begin, x->end, f->entries[i - 1].t.name);
         if (x->begin > at)
-            return err_set(e, ST_FORMAT, FILE_TENSOR "hole of %zu bytes in the data before it", label(f), x->t.name,
+            return err_set(e, ST_FORMAT, FILE_TENSOR "gap of %zu bytes before its data", label(f), x->t.name,
                            x->begin - at);
         at = x->end;
     }
     if (at != room)
-        return err_set(e, ST_FORMAT, "%s: %zu bytes behind the last tensor (overlong file)", label(f), room - at);
+        return err_set(e, ST_FORMAT, "%s: %zu bytes after the last tensor (file too long)", label(f), room - at);
     return ST_OK;
 }
 
@@ -189,10 +189,8 @@ static status read_header(st_file *f, err *e)
         return err_set(e, ST_FORMAT, "%s: header of %llu bytes, at most %d allowed (not a safetensors file?)", label(f),
                        (unsigned long long)n, HEADER_MAX);
     if (n > f->size - 8)
-        return err_set(e, ST_FORMAT,
-                       "%s: truncated header: %llu bytes announced, the file has %zu behind "
-                       "the length",
-                       label(f), (unsigned long long)n, f->size - 8);
+        return err_set(e, ST_FORMAT, "%s: truncated header: its length is %llu, but only %zu bytes follow", label(f),
+                       (unsigned long long)n, f->size - 8);
     f->data_at = 8 + (size_t)n;
     TRY(json_parse_object(&f->header, (const char *)f->bytes + 8, (size_t)n, label(f), HEADER_DEPTH, e));
     size_t count = json_object_size(f->header);

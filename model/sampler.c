@@ -13,28 +13,43 @@ struct sampler {
     size_t vocab;
     rng random;
     unsigned char *is_seen; /* [vocab] */
-    int32_t *seen;          /* [vocab] each id once */
-    size_t n_seen;
+    int32_t *seen;          /* [vocab], each id once */
+    int32_t *generated;     /* [vocab], how often each id was generated */
+    sampler_counts n;
     draw *draw;
+    sampler_limit limit; /* without functions: none */
 };
+
+/* Fails unless x is in [low, high], or with `above` in (low, high]. */
+static status check_range(const char *option, double x, bool above, double low, double high, err *e)
+{
+    if ((above ? x > low : x >= low) && x <= high) return ST_OK;
+    return err_set(e, ST_USAGE, "%s %g: must be in %c%g, %g]", option, x, above ? '(' : '[', low, high);
+}
+
+static status check_options(const sampler_options *o, err *e)
+{
+    TRY(check_range("--temp", o->temp, false, 0, 100, e));
+    TRY(check_range("--top-p", o->top_p, false, 0, 1, e));
+    TRY(check_range("--min-p", o->min_p, false, 0, 1, e));
+    TRY(check_range("--repeat-penalty", o->repeat_penalty, true, 0, 10, e));
+    TRY(check_range("--presence-penalty", o->presence_penalty, false, -2, 2, e));
+    TRY(check_range("--frequency-penalty", o->frequency_penalty, false, -2, 2, e));
+    return o->top_k >= 0 ? ST_OK : err_set(e, ST_USAGE, "--top-k %d: must be 0 (off) or more", o->top_k);
+}
 
 status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err *e)
 {
     sampler *s;
     *out = NULL;
-    if (!(o->temp >= 0 && o->temp <= 100)) return err_set(e, ST_USAGE, "--temp %g: expected 0 to 100", o->temp);
-    if (!(o->top_p > 0 && o->top_p <= 1))
-        return err_set(e, ST_USAGE, "--top-p %g: expected above 0, at most 1", o->top_p);
-    if (!(o->min_p >= 0 && o->min_p < 1)) return err_set(e, ST_USAGE, "--min-p %g: expected 0 to below 1", o->min_p);
-    if (o->top_k < 0) return err_set(e, ST_USAGE, "--top-k %d: expected 0 (off) or more", o->top_k);
-    if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 10))
-        return err_set(e, ST_USAGE, "--repeat-penalty %g: expected above 0, at most 10", o->repeat_penalty);
+    TRY(check_options(o, e));
     TRY(MEM_NEW(&s, 1, e));
     s->opt = *o;
     s->vocab = vocab;
     s->random.state = o->seed;
     status st = MEM_NEW(&s->is_seen, vocab, e);
     if (st == ST_OK) st = MEM_NEW(&s->seen, vocab, e);
+    if (st == ST_OK) st = MEM_NEW(&s->generated, vocab, e);
     if (st == ST_OK) st = draw_create(&s->draw, vocab, e);
     if (st != ST_OK) sampler_free(s);
     else *out = s;
@@ -45,6 +60,7 @@ void sampler_free(sampler *s)
 {
     if (!s) return;
     mem_free(s->seen);
+    mem_free(s->generated);
     mem_free(s->is_seen);
     draw_free(s->draw);
     mem_free(s);
@@ -54,17 +70,34 @@ void sampler_accept(sampler *s, int32_t id)
 {
     if (id < 0 || (size_t)id >= s->vocab || s->is_seen[id]) return;
     s->is_seen[id] = 1;
-    s->seen[s->n_seen++] = id;
+    s->seen[s->n.seen++] = id;
 }
 
-size_t sampler_seen(const sampler *s)
+void sampler_accept_new(sampler *s, int32_t id)
 {
-    return s->n_seen;
+    sampler_accept(s, id);
+    s->n.generated++;
+    if (s->limit.accept) s->limit.accept(s->limit.ctx, id);
+    if (id >= 0 && (size_t)id < s->vocab) s->generated[id]++;
 }
 
-void sampler_forget(sampler *s, size_t n)
+void sampler_begin(sampler *s)
 {
-    while (s->n_seen > n) s->is_seen[s->seen[--s->n_seen]] = 0;
+    for (size_t i = 0; i < s->n.seen; i++) s->generated[s->seen[i]] = 0;
+    s->n.generated = 0;
+}
+
+sampler_counts sampler_counted(const sampler *s)
+{
+    return s->n;
+}
+
+void sampler_forget(sampler *s, sampler_counts to, const int32_t *ids)
+{
+    if (s->limit.forget) s->limit.forget(s->limit.ctx, s->n.generated - to.generated);
+    while (s->n.seen > to.seen) s->is_seen[s->seen[--s->n.seen]] = 0;
+    for (; s->n.generated > to.generated; ids++, s->n.generated--)
+        if (*ids >= 0 && (size_t)*ids < s->vocab) s->generated[*ids]--;
 }
 
 uint64_t sampler_random(const sampler *s)
@@ -92,23 +125,64 @@ double logits_nll(const float *logits, size_t vocab, int32_t id)
     return (double)top + log(sum) - (double)logits[id];
 }
 
+/* ---- the constraint ---- */
+
+void sampler_restrict(sampler *s, const sampler_limit *limit)
+{
+    s->limit = limit ? *limit : (sampler_limit){0};
+}
+
+size_t sampler_fitting(const sampler *s, const int32_t *ids, size_t n)
+{
+    return s->limit.fitting ? s->limit.fitting(s->limit.ctx, ids, n) : n;
+}
+
+/* Sets the logits of tokens that are not allowed to -INFINITY. If no other logit is finite, the lowest allowed token is
+ * certain. False: no token is allowed. */
+static bool mask(const sampler *s, float *logits)
+{
+    const uint64_t *set = s->limit.allowed(s->limit.ctx);
+    size_t first = s->vocab;
+    bool finite = false;
+    for (size_t at = 0; at < s->vocab; at += 64) {
+        const uint64_t word = set[at / 64];
+        const size_t n = s->vocab - at < 64 ? s->vocab - at : 64;
+        if (word && first == s->vocab) first = at + (size_t)__builtin_ctzll(word);
+        for (size_t i = 0; i < n; i++) {
+            if (!(word >> i & 1)) logits[at + i] = -INFINITY;
+            finite |= logits[at + i] > -INFINITY;
+        }
+    }
+    if (first < s->vocab && !finite) logits[first] = 0;
+    return first < s->vocab;
+}
+
 static void penalize(const sampler *s, float *logits)
 {
     float r = (float)s->opt.repeat_penalty;
-    for (size_t i = 0; i < s->n_seen; i++) {
+    for (size_t i = 0; i < s->n.seen; i++) {
+        const int32_t n = s->generated[s->seen[i]];
         float *x = &logits[s->seen[i]];
         *x = *x > 0 ? *x / r : *x * r;
+        if (n > 0) *x -= (float)(n * s->opt.frequency_penalty + s->opt.presence_penalty);
     }
 }
 
 bool sampler_is_plain(const sampler *s)
 {
-    return s->opt.repeat_penalty == 1;
+    return !s->limit.allowed && s->opt.repeat_penalty == 1 && s->opt.presence_penalty == 0 &&
+           s->opt.frequency_penalty == 0;
+}
+
+/* Returns the temperature, 0 for a greedy choice. */
+static double temperature(const sampler *s)
+{
+    return s->opt.top_p > 0 ? s->opt.temp : 0;
 }
 
 draw_rule sampler_rule(const sampler *s, int64_t pos)
 {
-    return (draw_rule){.temp = (float)s->opt.temp,
+    return (draw_rule){.temp = (float)temperature(s),
                        .top_k = (size_t)s->opt.top_k,
                        .top_p = s->opt.top_p,
                        .min_p = s->opt.min_p,
@@ -118,14 +192,15 @@ draw_rule sampler_rule(const sampler *s, int64_t pos)
                        .work = s->draw};
 }
 
-float sampler_share(sampler *s)
+float sampler_uniform(sampler *s)
 {
-    return s->opt.temp == 0 || s->opt.draw == DRAW_GUMBEL ? 0 : rng_float(&s->random);
+    return temperature(s) == 0 || s->opt.draw == DRAW_GUMBEL ? 0 : rng_float(&s->random);
 }
 
 int32_t sampler_next(sampler *s, float *logits, int64_t pos)
 {
     draw_rule r = sampler_rule(s, pos);
+    if (s->limit.allowed && !mask(s, logits)) return -1;
     if (!sampler_is_plain(s)) penalize(s, logits);
-    return (int32_t)draw_by_rule(&r, logits, s->vocab, sampler_share(s));
+    return (int32_t)draw_by_rule(&r, logits, s->vocab, sampler_uniform(s));
 }

@@ -20,13 +20,13 @@ static attn_limits limits_of(const model *m, const decoder_options *o, session_s
                          .at_once = m->be->ops->at_once};
 }
 
-/* The weights of drafts, some of which may lie in a file. */
+/* Adds the weights of drafts to a plan; some may be mapped from a file. */
 static void add_draft(memory_plan *p, const model *m, const model *draft)
 {
     p->draft_weights = draft->weight_bytes;
     p->weights += draft->weight_bytes;
     p->weights_in_memory += draft->memory_bytes;
-    if (m->source) p->to_load += draft->memory_bytes;
+    if (m->to_load) p->to_load += draft->memory_bytes;
 }
 
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
@@ -39,7 +39,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     attn_bytes kv;
     size_t slow;
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
-    if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
+    if (m->to_load) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
     if (opt.draft) add_draft(p, m, opt.draft);
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
@@ -54,11 +54,23 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     return size_add(&p->kv, p->kv, slow, "recurrent state", e);
 }
 
-/* have 0: not known. */
+static bool leaves_a_tenth(size_t need, size_t have)
+{
+    return have == 0 || need <= have / 10 * 9;
+}
+
+static bool plan_fits(const memory_plan *p, backend *be, size_t room)
+{
+    if (p->disk && !leaves_a_tenth(p->disk, be->ops->tier->room(be, p->tier_dir))) return false;
+    if (p->host && !leaves_a_tenth(p->host, be->ops->host->room(be))) return false;
+    return p->to_load + p->kv + p->index + p->scratch <= room;
+}
+
+/* Returns ST_NOMEM if `need` exceeds `have`; have 0: unknown. */
 static status check_slow(const char *what, size_t need, size_t have, err *e)
 {
     if (need == 0 || have == 0 || need <= have) return ST_OK;
-    return err_set(e, ST_NOMEM, "--kv-tier %.100s: %.1f MB of keys and values, %.1f MB are free there", what,
+    return err_set(e, ST_NOMEM, "--kv-tier %.100s: %.1f MB of keys and values are needed, %.1f MB are available", what,
                    (double)need / 1e6, (double)have / 1e6);
 }
 
@@ -80,8 +92,7 @@ status session_check(const model *m, const decoder_options *o, const attn_spec *
 {
     const attn_shape shape = attn_shape_of(&m->config);
     memory_plan plan;
-    if (size.n_tokens < 1)
-        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)size.n_tokens);
+    if (size.n_tokens < 1) return err_set(e, ST_USAGE, "--ctx %lld: must be at least 1", (long long)size.n_tokens);
     TRY(attn_spec_check(spec, &shape, e));
     if (size.draft) TRY(attn_draft_check(size.draft, spec, &shape, e));
     if (size.draft) TRY(recurrent_draft_check(m, e));
@@ -91,7 +102,22 @@ status session_check(const model *m, const decoder_options *o, const attn_spec *
     return memory_plan_check(&plan, m->be, e);
 }
 
-/* Scratch of the decoder's steps with sessions of n_tokens. */
+status session_longest(int64_t *n, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
+                       size_t room, err *e)
+{
+    int64_t low = 0, high = size.n_tokens; /* low fits, what is above high does not */
+    memory_plan p;
+    while (low < high) {
+        size.n_tokens = low + (high - low + 1) / 2;
+        TRY(session_plan(&p, m, o, spec, size, e));
+        if (plan_fits(&p, m->be, room)) low = size.n_tokens;
+        else high = size.n_tokens - 1;
+    }
+    *n = size.n_tokens = low ? low : 1;
+    return session_check(m, o, spec, size, e);
+}
+
+/* Reserves the backend's scratch for decode steps over n_tokens. */
 static status reserve(decoder *d, int64_t n_tokens, err *e)
 {
     const model_config *c = &d->m->config;
@@ -161,27 +187,27 @@ const attn_seq *session_attn(const session *s)
     return s->attn;
 }
 
-/* Returns n such that a prompt that ends at `end` can lose its last rows where k n of them stay: dynamic RoPE rotates
- * the keys of a prompt beyond the trained length by its end. */
+/* Returns n such that a prompt that ends at `end` can be cut only to multiples of n tokens. Dynamic RoPE rotates the
+ * keys of a prompt beyond the trained length by its end, so that it cannot be cut at all. */
 static int64_t grain_of(const session *s, int64_t end)
 {
     if (end > config_static_length(&s->d->m->config)) return INT64_MAX;
     return attn_prompt_grain(attn_seq_spec(s->attn), end);
 }
 
-/* Records a prompt whose rows depend on later tokens of it. */
+/* Records a prompt whose rows depend on its later tokens. */
 static void bind_prompt(session *s, int64_t first, int64_t end)
 {
     if (grain_of(s, end) > 1) s->bound = (attn_span){first, end};
 }
 
-/* Earlier prompts than the last bound one are not recorded. */
+/* Only the last bound prompt is recorded, not earlier ones. */
 status session_rewind(session *s, int64_t n, err *e)
 {
     const attn_span p = s->bound;
     if (n > 0 && n < p.end && n < session_length(s) && (n < p.first || (n - p.first) % grain_of(s, p.end) != 0))
         return err_set(e, ST_UNSUPPORTED,
-                       "cannot go back to %lld tokens: rows of the prompt that ends at %lld depend on its later tokens",
+                       "cannot rewind to %lld tokens: rows of the prompt that ends at %lld depend on its later tokens",
                        (long long)n, (long long)p.end);
     TRY(recurrent_can_rewind(s->state, n, e));
     TRY(attn_seq_rewind(s->attn, n, e));
@@ -195,7 +221,7 @@ status session_rewind(session *s, int64_t n, err *e)
 
 status session_snapshot(session *s, err *e)
 {
-    if (s->open) return err_set(e, ST_UNSUPPORTED, "no snapshot is possible in the middle of a prompt");
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "cannot take a snapshot in the middle of a prompt");
     return recurrent_snapshot(s->state, e);
 }
 
@@ -206,8 +232,9 @@ size_t session_state_bytes(const session *s)
 
 bool session_can_share(const session *a, const session *b, size_t n_ids)
 {
-    return a->d == b->d && a->limit - session_length(a) >= (int64_t)n_ids &&
-           b->limit - session_length(b) >= (int64_t)n_ids && attn_can_share(a->attn, b->attn, (int64_t)n_ids);
+    return a->d == b->d && config_same_rotation(&a->d->m->config, a->limit, b->limit) &&
+           a->limit - session_length(a) >= (int64_t)n_ids && b->limit - session_length(b) >= (int64_t)n_ids &&
+           attn_can_share(a->attn, b->attn, (int64_t)n_ids);
 }
 
 /* ---- forwards ---- */
@@ -239,8 +266,7 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
                        .mscale = d->mscale[0]};
 }
 
-/* Hands the logits that were asked for to the caller: n rows of this chunk, the first is prompt row
- * `done`. */
+/* Passes the requested logits to the caller, from a chunk of n rows that begins at prompt row `done`. */
 static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last, err *e)
 {
     size_t from = n - 1, before = (size_t)done;
@@ -256,25 +282,25 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
     return ST_OK;
 }
 
-/* Whether attention may round as the products around it do. Beside matrices of float32 or float16, whose products
- * do not, it would be most of the logits' error: 1e-5 to 6e-5 (NMSE) of two layers of random weights. On a device those
- * of float16 do, to float16, and so may attention over such rows. */
+/* True if attention may round its inputs like the surrounding matrix products. With float32 or float16 matrices, whose
+ * products do not round, this would dominate the error of the logits: NMSE 1e-5 to 6e-5 with two layers of random
+ * weights. On a device, products with float16 matrices round to float16, and so may attention over float16 rows. */
 static bool may_round(const session *s)
 {
     const decoder *d = s->d;
     const kv_format *rows = &attn_seq_spec(s->attn)->kv;
-    bool f16 = d->m->type == DT_F16 && d->be->ops->rounds_f16 && rows->kind == KV_EXACT && rows->type == DT_F16;
+    bool f16 = d->m->type == DT_F16 && d->be->ops->rounds_f16 && rows->kind == KV_PLAIN && rows->type == DT_F16;
     return !d->opt.exact && (d->m->type == DT_BF16 || dtype_in_qblocks(d->m->type) || f16);
 }
 
-/* Positions and tables of n rows of a prompt of `total`, of which `done` are stored. */
+/* Prepares positions, tables and the step for n rows of a prompt of `total` tokens, of which `done` are stored. */
 static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int64_t done, int64_t total)
 {
     decoder *d = s[0]->d;
     int64_t pos0 = session_length(s[0]);
     for (size_t i = 0; i < n; i++) d->host_pos[i] = pos0 + (int64_t)i;
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
-    decoder_set_freq(d, 0, pos0 - done + total);
+    decoder_set_freq(d, 0, config_rope_length(&d->m->config, pos0 - done + total, s[0]->limit));
     decoder_set_tables(d, 1, n);
     unsigned flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
     attn_step step = make_step(d, s, n_sessions, n, flags | (may_round(s[0]) ? ATTN_ROUNDED : 0));
@@ -303,22 +329,22 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
     return ST_OK;
 }
 
-/* Checks that n tokens of prompts of `whole` tokens can be stored. A store with codes has exact rows for the longest
+/* Checks that n tokens of prompts of `whole` tokens can be stored. A quantized store has float rows for the longest
  * prompt. */
 static status check_prompt(session *const *s, size_t n_sessions, int64_t n, int64_t whole, err *e)
 {
     if (n_sessions > s[0]->d->max_rows)
         return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, s[0]->d->max_rows);
     for (size_t i = 0; i < n_sessions; i++) {
-        bool waits = attn_seq_spec(s[i]->attn)->kv.kind != KV_EXACT && s[i]->longest_prompt > 0;
+        bool waits = attn_seq_spec(s[i]->attn)->kv.kind != KV_PLAIN && s[i]->longest_prompt > 0;
         int64_t length = session_length(s[i]);
         if (n > s[i]->limit - length)
             return err_set(e, ST_UNSUPPORTED,
                            "prompt of %lld tokens after %lld does not fit the context of %lld (see --ctx)",
                            (long long)n, (long long)length, (long long)s[i]->limit);
         if (waits && whole > s[i]->longest_prompt)
-            return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld",
-                           (long long)whole, (long long)s[i]->longest_prompt);
+            return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens: the store has room for %lld", (long long)whole,
+                           (long long)s[i]->longest_prompt);
     }
     return ST_OK;
 }
@@ -338,7 +364,7 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
     return ST_OK;
 }
 
-/* The step of a chunk of given rows. */
+/* Prepares the step of a chunk of given rows. */
 static attn_step store_step(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o)
 {
     int64_t from = o->piece > 0 ? done / o->piece * o->piece : 0, total = o->n_tokens + o->after - from;
@@ -346,7 +372,7 @@ static attn_step store_step(session *const *s, size_t n_sessions, size_t n, int6
     return prompt_step(s, n_sessions, n, done - from, total);
 }
 
-/* One chunk in every layer. */
+/* Stores a chunk in every layer. */
 static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o)
 {
     decoder *d = s[0]->d;
@@ -356,7 +382,7 @@ static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t 
         if (b->kv < 0) continue;
         const attn_step own = decoder_step(d, &step, b);
         buf k, v;
-        attention_room(d, b, d->max_rows, &k, &v);
+        attention_scratch(d, b, d->max_rows, &k, &v);
         o->rows(o->source, b->kv, done, n, k, v);
         attn_store(d->work, &own, b->kv, k, v);
     }
@@ -378,7 +404,7 @@ status session_store(session *const *s, size_t n_sessions, const store_options *
     return ST_OK;
 }
 
-/* Whether n sessions can take a token more each; positions go to host_pos. */
+/* Checks that n sessions have room for one more token, and writes their positions to host_pos. */
 static status check_step(session *const *s, size_t n, err *e)
 {
     decoder *d = s[0]->d;
@@ -392,13 +418,14 @@ static status check_step(session *const *s, size_t n, err *e)
     return ST_OK;
 }
 
-/* Queues a step up to its logits: n_tok rows at host_pos of each of n_seq sessions, of which one has more than one.
- * ids NULL: those that the step before chose. */
+/* Queues a step up to its logits: n_tok rows at host_pos for each of n_seq sessions; n_seq or n_tok is 1. ids NULL: the
+ * tokens chosen by the previous step. */
 static void queue_step(session *const *s, size_t n_seq, size_t n_tok, const int32_t *ids, unsigned flags)
 {
     decoder *d = s[0]->d;
     size_t n = n_seq * n_tok;
-    for (size_t i = 0; i < n; i++) decoder_set_freq(d, i, d->host_pos[i] + 1);
+    for (size_t i = 0; i < n; i++)
+        decoder_set_freq(d, i, config_rope_length(&d->m->config, d->host_pos[i] + 1, s[n_seq > 1 ? i : 0]->limit));
     if (ids) d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     else d->be->ops->copy(d->be, d->ids, d->next, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
@@ -420,33 +447,33 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     return decoder_logits(d, logits, 0, n, e);
 }
 
-/* The logits of a row of the last step. */
+/* Returns the logits of a row of the last step. */
 static buf logits_of(const decoder *d, size_t row)
 {
     return buf_at(d->logits, row * (size_t)d->m->config.vocab * sizeof(float));
 }
 
-/* Queues the choice of tokens from n rows of the step's logits, and sends them on their way. */
+/* Queues the choice of tokens from n rows of the step's logits, and their transfer to the host. */
 static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
 {
     const backend_ops *o = d->be->ops;
     for (size_t i = 0; i < n; i++) {
         d->rules[i] = by ? sampler_rule(by[i], d->host_pos[row + i] + 1) : (draw_rule){.top_p = 1};
-        d->host_share[i] = by ? sampler_share(by[i]) : 0;
+        d->host_uniform[i] = by ? sampler_uniform(by[i]) : 0;
     }
-    o->upload(d->be, d->share, d->host_share, n * sizeof *d->host_share);
-    o->draw(d->be, d->next, logits_of(d, row), n, (size_t)d->m->config.vocab, d->rules, d->share);
+    o->upload(d->be, d->uniform, d->host_uniform, n * sizeof *d->host_uniform);
+    o->draw(d->be, d->next, logits_of(d, row), n, (size_t)d->m->config.vocab, d->rules, d->uniform);
     backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, n * sizeof(int32_t));
     backend_mark(d->be, STAGE_LOGITS);
 }
 
-/* True if logits are checked before each choice. A backend that queues would have to wait: it checks once. */
+/* True if logits are checked before each choice. A backend that queues checks only once, because a check waits. */
 static bool checks_choices(const decoder *d)
 {
     return !d->be->ops->queues;
 }
 
-/* Queues a step and its choice; nothing is chosen after an error. */
+/* Queues a step and its choice. Chooses nothing after an error. */
 static status queue_chosen(session *const *s, size_t n, const int32_t *ids, sampler *const *by, unsigned flags, err *e)
 {
     decoder *d = s[0]->d;
@@ -465,8 +492,8 @@ status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *c
     decoder *d = s[0]->d;
     TRY(check_step(s, n, e));
     if (n > SESSION_QUEUE_ROWS || d->n_queued - d->n_taken >= BACKEND_SLOTS)
-        return err_set(e, ST_USAGE, "%zu sessions in a queued step, at most %d, and %d steps", n, SESSION_QUEUE_ROWS,
-                       BACKEND_SLOTS);
+        return err_set(e, ST_USAGE, "%zu sessions in a queued step: at most %d sessions and %d steps", n,
+                       SESSION_QUEUE_ROWS, BACKEND_SLOTS);
     if (ids) TRY(check_ids(d, ids, n, e));
     return queue_chosen(s, n, ids, by, 0, e);
 }
@@ -477,7 +504,7 @@ status session_take(decoder *d, size_t n, int32_t *ids, err *e)
     return backend_fault(d->be, e);
 }
 
-/* ---- steps of one session together ---- */
+/* ---- several steps of one session ---- */
 
 static status check_verify(const session *s, size_t n, err *e)
 {
@@ -491,7 +518,7 @@ static status check_verify(const session *s, size_t n, err *e)
                    (long long)session_length(s), (long long)s->limit);
 }
 
-/* After a step that failed: back to the first n tokens, with nothing queued. The backend keeps the fault. */
+/* Undoes a failed step: rewinds to n tokens and drops queued choices. The backend keeps the fault. */
 static void take_back(session *s, int64_t n)
 {
     s->d->n_taken = s->d->n_queued;
@@ -535,7 +562,7 @@ status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e
 
 /* ---- drafts ---- */
 
-/* A step whose choice needs the tokens before it on the host. */
+/* Runs a draft step whose choice needs the previous tokens on the host. */
 static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *e)
 {
     decoder *d = s->d;
@@ -545,7 +572,7 @@ static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *
     backend_step_end(d->be);
     TRY(decoder_logits(d, d->host_logits, 0, 1, e));
     *id = sampler_next(by, d->host_logits, session_length(s));
-    sampler_accept(by, *id);
+    sampler_accept_new(by, *id);
     return ST_OK;
 }
 
@@ -570,11 +597,11 @@ status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_
 status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
 {
     int64_t length = session_length(s);
-    size_t seen = by ? sampler_seen(by) : 0;
+    const sampler_counts counted = by ? sampler_counted(by) : (sampler_counts){0};
     uint64_t random = by ? sampler_random(by) : 0;
     status st = session_draft_on(s, first, n, by, ids, e);
     if (by) {
-        sampler_forget(by, seen);
+        sampler_forget(by, counted, ids);
         sampler_set_random(by, random);
     }
     if (st == ST_OK) return session_rewind(s, length, e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Session files: what a file is of, and opening one. session_state.c writes and reads what follows the header. */
+/* Session files: identity and opening. session_state.c writes and reads the part after the header. */
 #include "config.h"
 
 #include <errno.h>
@@ -8,16 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "attention/reuse.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "model/decoder.h"
 #include "model/session_file_impl.h"
 #include "model/weights.h"
 
-_Static_assert(sizeof(session_header) <= SESSION_HEADER, "the header has its place");
+_Static_assert(sizeof(session_header) <= SESSION_HEADER, "the header fits");
 _Static_assert(sizeof(session_item) == 64, "entries have no holes");
 
-/* ---- what a file is of ---- */
+/* ---- identity ---- */
 
 void model_fingerprint(char out[SHA256_HEX], const model *m)
 {
@@ -84,7 +85,7 @@ static status check_header(session_file *f, uint64_t size, err *e)
     return ST_OK;
 }
 
-/* Reads everything before the rows, as a copy that nobody can change after it was checked. */
+/* Reads everything before the rows into memory, so that it cannot change after the check. */
 static status read_rest(session_file *f, err *e)
 {
     char sum[SESSION_SUM];
@@ -165,6 +166,11 @@ int session_file_fd(const session_file *f)
     return f->fd;
 }
 
+void session_file_is_prompt(session_file *f)
+{
+    f->is_prompt = true;
+}
+
 void session_file_trust(session_file *f)
 {
     f->trusted = true;
@@ -197,9 +203,9 @@ const int32_t *session_file_ids(const session_file *f, size_t *n)
     return (const int32_t *)(const void *)(f->rest + session_tables(h));
 }
 
-/* ---- whose it is ---- */
+/* ---- compatibility ---- */
 
-/* Two lists of words with ':' between them that differ: from the first word that does. */
+/* Reports the first difference of two lists of words separated by ':'. */
 static status another_strategy(const session_file *f, const char *found, const char *want, err *e)
 {
     size_t from = 0;
@@ -213,19 +219,35 @@ static status another_strategy(const session_file *f, const char *found, const c
                    name < 24 ? name : 24, found, found + from, want + from);
 }
 
+/* Writes the strategies of the file and of the session as far as they must agree. */
+static status write_strategies(char found[ATTN_WRITTEN], char want[ATTN_WRITTEN], const session_file *f,
+                               const session *s, err *e)
+{
+    attn_spec spec = *attn_seq_spec(s->attn);
+    char store[128];
+    if (f->is_prompt) spec = attn_reuse_spec(&spec);
+    attn_spec_write(&spec, want, store);
+    attn_spec_known(found, f->h.strategy);
+    if (!f->is_prompt) return ST_OK;
+    TRY(attn_spec_read(&spec, found, f->h.store, e));
+    spec = attn_reuse_spec(&spec);
+    attn_spec_write(&spec, found, store);
+    return ST_OK;
+}
+
 status session_file_check(const session_file *f, const session *s, err *e)
 {
     session_header want;
-    char strategy[ATTN_WRITTEN];
+    char strategy[ATTN_WRITTEN], expected[ATTN_WRITTEN];
     const char *name = path_tail(f->path);
-    attn_spec_known(strategy, f->h.strategy);
     session_header_of(&want, s);
+    TRY(write_strategies(strategy, expected, f, s, e));
     if (strcmp(f->h.model, want.model) != 0)
         return err_set(e, ST_FORMAT, "%s: a session of another model: %.12s..., expected %.12s...", name, f->h.model,
                        want.model);
-    if (strcmp(strategy, want.strategy) != 0) return another_strategy(f, strategy, want.strategy, e);
+    if (strcmp(strategy, expected) != 0) return another_strategy(f, strategy, expected, e);
     if (strcmp(f->h.store, want.store) != 0)
-        return err_set(e, ST_FORMAT, "%s: keys and values are held as %.60s, expected %.60s", name, f->h.store,
+        return err_set(e, ST_FORMAT, "%s: keys and values are stored as %.60s, expected %.60s", name, f->h.store,
                        want.store);
     if (f->h.context != want.context)
         return err_set(e, ST_FORMAT, "%s: a context of %lld tokens, expected %lld", name, (long long)f->h.context,

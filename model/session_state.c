@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Saving and loading sessions: one walk over the state. Nothing in a file says where something lies or how
- * much it is: the walk says so, and the directory must say the same. */
+/* Saving and loading sessions with one walk over the state. The walk determines offsets and sizes; the file's directory
+ * must match it. */
 #include "config.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "attention/reuse.h"
-#include "kernels/base/draft.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/sums.h"
@@ -21,17 +21,17 @@ typedef struct {
     attn_state base;
     enum { COUNT, SAVE, LOAD } step;
     backend *be;
-    const session_header *h;                           /* sizes; unused by COUNT */
-    unsigned char *rest;                               /* directory, checksums, state */
-    uint64_t n_items, n_sums, state_bytes, rows_bytes; /* passed so far */
-    file_draft *to;                                    /* SAVE */
+    const session_header *h;                           /* sizes; not used by COUNT */
+    unsigned char *rest;                               /* directory, checksums, copied state */
+    uint64_t n_items, n_sums, state_bytes, rows_bytes; /* totals passed so far */
+    temp_file *to;                                     /* SAVE */
     const session_file *from;                          /* LOAD */
-    sums_part *mapped;                                 /* LOAD: [n_items]: rows to be checked, in the file; n 0: none */
+    sums_part *mapped;                                 /* LOAD: [n_items], rows in the file to be checked; n 0: none */
 } state_walk;
 
-/* ---- directory, checksums, state ---- */
+/* ---- directory, checksums, copied state ---- */
 
-/* Adds the next entry to the directory, or compares it. */
+/* Appends an entry to the directory, or compares it with the next one. */
 static status pass_item(state_walk *v, session_item item, const char *name, err *e)
 {
     uint64_t i = v->n_items++;
@@ -46,7 +46,7 @@ static status pass_item(state_walk *v, session_item item, const char *name, err 
                    (unsigned long long)item.n, (unsigned long long)item.used);
 }
 
-/* Gives the place of the next `bytes` bytes of what is copied; COUNT: NULL. */
+/* Returns in *p the memory of the next `bytes` bytes of copied state; COUNT: NULL. */
 static status pass_state(state_walk *v, const char *name, int layer, size_t bytes, unsigned char **p, err *e)
 {
     const session_item item = {
@@ -54,7 +54,8 @@ static status pass_state(state_walk *v, const char *name, int layer, size_t byte
     *p = NULL;
     TRY(pass_item(v, item, name, e));
     if (v->step != COUNT) {
-        if (bytes > v->h->state_bytes - v->state_bytes) return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
+        if (bytes > v->h->state_bytes - v->state_bytes)
+            return err_set(e, ST_FORMAT, "damaged: '%s' is truncated", name);
         *p = v->rest + session_tables(v->h) + v->state_bytes;
     }
     v->state_bytes += bytes;
@@ -81,7 +82,7 @@ static status pass_mem(attn_state *s, const char *name, int layer, buf b, size_t
     return ST_OK;
 }
 
-/* Gives the checksums of the next n blocks; NULL: none are to be compared. */
+/* Returns in *sum the checksums of the next n blocks; NULL: no comparison. */
 static status pass_sums(state_walk *v, uint64_t n, uint64_t **sum, err *e)
 {
     *sum = NULL;
@@ -97,32 +98,32 @@ static status pass_sums(state_walk *v, uint64_t n, uint64_t **sum, err *e)
 
 /* ---- rows ---- */
 
-/* Writes n bytes to offset `at` of a file; pages of zeros stay holes. */
-static status write_pages(file_draft *d, uint64_t at, const unsigned char *p, size_t n, err *e)
+/* Writes n bytes at offset `at` of a file. Pages of zeros stay holes. */
+static status write_pages(temp_file *d, uint64_t at, const unsigned char *p, size_t n, err *e)
 {
     enum { PAGE = 4096 };
     for (size_t i = 0, m, end; i < n; i = end) {
-        for (end = i; end < n; end += m) { /* pages of the file up to one of zeros */
+        for (end = i; end < n; end += m) { /* pages of the file before one of zeros */
             m = PAGE - (at + end) % PAGE;
             if (m > n - end) m = n - end;
             if (sums_zero(p + end, m)) break;
         }
-        if (end > i) TRY(file_draft_write(d, at + i, p + i, end - i, e));
+        if (end > i) TRY(temp_file_write(d, at + i, p + i, end - i, e));
         if (end < n) end += m;
     }
     return ST_OK;
 }
 
-/* ST_FORMAT for a block of rows that belongs to entry `item` and begins at offset `at` of the file. */
+/* Returns ST_FORMAT for a bad block of rows, of entry `item`, at offset `at` of the file. */
 static status bad_block(const state_walk *v, uint64_t item, uint64_t at, uint64_t bytes, err *e)
 {
     const session_item *of = (const session_item *)(const void *)v->rest + item;
     return err_set(e, ST_FORMAT,
-                   "damaged: '%.23s' of layer %d: bytes %llu to %llu do not have their checksum; write the file again",
+                   "damaged: '%.23s' of layer %d: bytes %llu to %llu fail their checksum; save the session again",
                    of->name, (int)of->layer, (unsigned long long)at, (unsigned long long)(at + bytes - 1));
 }
 
-/* Saves or loads a block of entry `item` at offset `at` of the file. sum NULL: without a check. work: n bytes. */
+/* Saves or loads a block of entry `item` at offset `at` of the file. sum NULL: no check. work: n bytes. */
 static status pass_block(state_walk *v, uint64_t item, uint64_t at, buf b, size_t n, unsigned char *work, uint64_t *sum,
                          err *e)
 {
@@ -137,8 +138,7 @@ static status pass_block(state_walk *v, uint64_t item, uint64_t at, buf b, size_
     return ST_OK;
 }
 
-/* Passes the rows of an entry, in a buffer that begins at offset `start` of the file. Bytes between the pieces stay 0.
- */
+/* Saves or loads the rows of an entry, in a buffer at offset `start` of the file. Bytes between the parts stay 0. */
 static status pass_part(state_walk *v, uint64_t item, uint64_t start, buf b, state_part p, uint64_t *sum, err *e)
 {
     unsigned char *work;
@@ -167,7 +167,7 @@ static status pass_rows(attn_state *s, const char *name, int layer, buf b, size_
     if (v->step == COUNT) return pass_sums(v, sums_count(p.n, p.used), &sum, e);
     uint64_t start = session_rows_at(v->h) + first;
     if (start > v->h->file_bytes || bytes > v->h->file_bytes - start)
-        return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
+        return err_set(e, ST_FORMAT, "damaged: '%s' is truncated", name);
     TRY(pass_sums(v, sums_count(p.n, p.used), &sum, e));
     bool mapped = v->step == LOAD && o->map_file && o->map_file(v->be, b, bytes, v->from->fd, start);
     if (!mapped) return pass_part(v, item, start, b, p, sum, e);
@@ -193,22 +193,22 @@ static status pass_all(state_walk *v, const session *s, err *e)
 static status save_all(state_walk *v, const session *s, const session_notes *n, err *e)
 {
     size_t vocab = n->logits ? (size_t)s->d->m->config.vocab : 0;
-    void *ids = (void *)(uintptr_t)n->ids, *logits = (void *)(uintptr_t)n->logits; /* only read */
+    void *ids = (void *)(uintptr_t)n->ids, *logits = (void *)(uintptr_t)n->logits; /* not modified */
     v->n_items = v->state_bytes = 0;
     TRY(pass_host(&v->base, "token ids", -1, ids, n->n_ids * sizeof *n->ids, e));
     TRY(pass_host(&v->base, "logits", -1, logits, vocab * sizeof *n->logits, e));
     return pass_all(v, s, e);
 }
 
-/* Returns the most bytes of a file that this process may write. */
+/* Returns the largest file size that this process may write. */
 static uint64_t file_limit(void)
 {
     struct rlimit r;
     return getrlimit(RLIMIT_FSIZE, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? (uint64_t)r.rlim_cur : UINT64_MAX;
 }
 
-/* Writes the rows, then everything before them in one piece, which has their checksums. */
-static status save_to(file_draft *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
+/* Writes the rows, then everything before them in one piece, which includes their checksums. */
+static status save_to(temp_file *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
 {
     session_header h;
     unsigned char *head;
@@ -216,13 +216,14 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
     session_header_of(&h, s);
     h.n_ids = notes->n_ids;
     h.random = notes->random;
+    h.n_generated = notes->n_generated;
     h.bound = s->bound;
     TRY(save_all(&v, s, notes, e));
     h.n_items = v.n_items;
     h.n_sums = v.n_sums;
     h.state_bytes = v.state_bytes;
     h.file_bytes = *bytes = session_rows_at(&h) + v.rows_bytes;
-    if (!d->part && *bytes > file_limit()) /* which would raise SIGXFSZ for what the caller knows as memory */
+    if (!d->part && *bytes > file_limit()) /* would raise SIGXFSZ, although to the caller this is memory */
         return err_set(e, ST_NOMEM, "%s: %llu bytes, beyond the limit of a file (RLIMIT_FSIZE)", d->path,
                        (unsigned long long)*bytes);
     size_t rest = (size_t)(session_tables(&h) + h.state_bytes);
@@ -235,37 +236,38 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
     if (st == ST_OK) st = backend_fault(s->d->be, e);
     session_sum(h.sum, &h, v.rest, rest);
     memcpy(head, &h, sizeof h);
-    if (st == ST_OK) st = file_draft_write(d, 0, head, SESSION_HEADER + rest, e);
+    if (st == ST_OK) st = temp_file_write(d, 0, head, SESSION_HEADER + rest, e);
     mem_free(head);
     return st;
 }
 
 status session_save(const session *s, const char *path, const session_notes *notes, err *e)
 {
-    file_draft d;
+    temp_file d;
     uint64_t bytes = 0;
     if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
-    status st = file_draft_open(&d, path, e);
+    status st = temp_file_open(&d, path, e);
     if (st == ST_OK) st = save_to(&d, s, notes, &bytes, e);
-    if (st == ST_OK) st = file_draft_commit(&d, bytes, e);
-    file_draft_close(&d);
+    if (st == ST_OK) st = temp_file_commit(&d, bytes, e);
+    temp_file_close(&d);
     return st;
 }
 
 status session_keep(session_file **out, const session *s, const session_notes *notes, err *e)
 {
     static char name[] = "session in memory";
-    file_draft d = {.path = name};
+    temp_file d = {.path = name};
     uint64_t bytes = 0;
     *out = NULL;
     if (s->open && attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
         return err_set(e, ST_UNSUPPORTED, "%s: a session cannot be kept in the middle of a prompt",
                        attn_seq_spec(s->attn)->text);
     d.fd = memfd_create("session", MFD_CLOEXEC);
-    if (d.fd < 0) return err_set(e, ST_NOMEM, "no file in memory: %s", strerror(errno));
+    if (d.fd < 0) return err_set(e, ST_NOMEM, "cannot create a file in memory: %s", strerror(errno));
     status st = save_to(&d, s, notes, &bytes, e);
     if (st == ST_OK && ftruncate(d.fd, (off_t)bytes) != 0)
-        st = err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
+        st = err_set(e, ST_IO, "%s: cannot extend it to %llu bytes: %s", name, (unsigned long long)bytes,
+                     strerror(errno));
     if (st != ST_OK) {
         close(d.fd);
         return st;
@@ -277,20 +279,24 @@ status session_keep(session_file **out, const session *s, const session_notes *n
 
 /* ---- loading ---- */
 
-/* All tokens of the session and at most one that was not fed, or else the logits that give it. */
+/* Loads the token ids: all tokens of the session and one that was not fed, or without it the logits that choose it. */
 static status load_notes(state_walk *v, const session *s, session_notes *n, err *e)
 {
     const session_header *h = &v->from->h;
     unsigned char *ids, *logits;
     int vocab = s->d->m->config.vocab;
-    if (h->n_ids > (uint64_t)s->limit + 1)
-        return err_set(e, ST_FORMAT, "damaged: %llu tokens", (unsigned long long)h->n_ids);
+    if (h->n_ids > (uint64_t)s->limit + 1 || h->n_generated > h->n_ids)
+        return err_set(e, ST_FORMAT, "damaged: %llu tokens, %llu of them generated", (unsigned long long)h->n_ids,
+                       (unsigned long long)h->n_generated);
     TRY(pass_state(v, "token ids", -1, (size_t)h->n_ids * sizeof *n->ids, &ids, e));
-    *n = (session_notes){.ids = (const int32_t *)(const void *)ids, .n_ids = (size_t)h->n_ids, .random = h->random};
+    *n = (session_notes){.ids = (const int32_t *)(const void *)ids,
+                         .n_ids = (size_t)h->n_ids,
+                         .random = h->random,
+                         .n_generated = (size_t)h->n_generated};
     for (size_t i = 0; i < n->n_ids; i++)
         if (n->ids[i] < 0 || n->ids[i] >= vocab)
             return err_set(e, ST_FORMAT, "damaged: token id %d, expected 0 to %d", (int)n->ids[i], vocab - 1);
-    /* Whether there are any shows in the length of their entry, which pass_state compares. */
+    /* the length of the entry tells whether there are logits; pass_state compares it */
     const session_item *next = (const session_item *)(const void *)v->rest + v->n_items;
     size_t bytes = v->n_items < h->n_items && next->used > 0 ? (size_t)vocab * sizeof *n->logits : 0;
     TRY(pass_state(v, "logits", -1, bytes, &logits, e));
@@ -314,7 +320,7 @@ static status load_all(state_walk *v, session *s, session_notes *n, err *e)
     return backend_fault(v->be, e);
 }
 
-/* Compares the checksums of rows that were mapped, which only backends in host memory do. */
+/* Compares the checksums of mapped rows. Only backends in host memory map rows. */
 static status check_mapped(const state_walk *v, err *e)
 {
     sums_bad bad;
@@ -342,7 +348,7 @@ status session_load(session *s, session_file *f, session_notes *notes, err *e)
     }
     session_reset(s);
     if (st == ST_FORMAT && !session_file_summed(f))
-        return err_set(e, st, "%.100s: saved by an earlier version, which this one does not read; save it again (%s)",
+        return err_set(e, st, "%.100s: saved by an earlier version that is no longer supported; save it again (%s)",
                        path_tail(f->path), why.msg);
     return err_set(e, st, "%.100s: %s", path_tail(f->path), why.msg);
 }

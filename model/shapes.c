@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Random models of known shapes: speed depends on the dimensions alone, so benchmarks need no
- * download. The dimensions are those of the published config.json files. */
+/* Random models of known shapes, for benchmarks without download: speed depends only on the dimensions, which are those
+ * of the published config.json files. */
 #include "config.h"
 
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "kernels/base/nearest.h"
 #include "kernels/base/rng.h"
 #include "kernels/half.h"
+#include "kernels/qblock_random.h"
 #include "model/weights.h"
 
 #define DIMS(layers, hidden, ffn, heads, kv, dim, vocab)                                                               \
@@ -61,18 +62,18 @@ enum { BLOCK = 1 << 20 };
 typedef struct {
     model *m;
     dtype type;
-    buf block[DT_COUNT]; /* BLOCK random values of a type, copied from varying offsets */
+    buf block[DT_COUNT]; /* per type: BLOCK random values, copied from varying offsets */
     rng r;
 } filler;
 
-/* Norms, biases and the embedding are never held in blocks. */
+/* Returns the type of a weight. Norms, biases and the embedding are never quantized. */
 static dtype type_of(const filler *f, const weight_spec *w)
 {
     bool plain = w->vector || w->slot == &f->m->embed;
     return plain && dtype_in_qblocks(f->type) ? DT_BF16 : f->type;
 }
 
-/* Bytes of what is copied as a whole: an element, or a block. */
+/* Returns the bytes of the smallest unit to copy: an element, or a quantized block. */
 static size_t unit_of(dtype t)
 {
     return dtype_in_qblocks(t) ? qblock_bytes(t) : dtype_size(t);
@@ -80,7 +81,7 @@ static size_t unit_of(dtype t)
 
 static size_t units_in(dtype t)
 {
-    return dtype_in_qblocks(t) ? BLOCK / (QBLOCK_ROWS * QBLOCK_COLS) : BLOCK;
+    return dtype_in_qblocks(t) ? BLOCK / (QBLOCK_ROWS * qblock_cols(t)) : BLOCK;
 }
 
 static void put(void *p, dtype t, size_t i, float x)
@@ -94,15 +95,35 @@ static status alloc_block(filler *f, dtype t, err *e)
     return f->m->be->ops->alloc(f->m->be, &f->block[t], units_in(t) * unit_of(t), "random block", e);
 }
 
-/* Uniform with standard deviation 0.02, the initializer_range of these families. */
+/* Range of uniform values of standard deviation 0.02, the initializer_range of these families. */
+#define WIDTH (0.02f * 3.46410162f)
+
+/* Fills a block with uniform values. */
 static status make_values(filler *f, dtype t, err *e)
 {
-    const float width = 0.02f * 3.46410162f;
     void *p;
     TRY(alloc_block(f, t, e));
     TRY(mem_alloc(&p, BLOCK, dtype_size(t), "random block", e));
-    for (size_t i = 0; i < BLOCK; i++) put(p, t, i, (rng_float(&f->r) - 0.5f) * width);
+    for (size_t i = 0; i < BLOCK; i++) put(p, t, i, (rng_float(&f->r) - 0.5f) * WIDTH);
     f->m->be->ops->upload(f->m->be, f->block[t], p, BLOCK * dtype_size(t));
+    mem_free(p);
+    return ST_OK;
+}
+
+/* Fills blocks of a type that `quantize` does not make. */
+static status make_numbers(filler *f, err *e)
+{
+    const dtype t = f->type;
+    const size_t bytes = units_in(t) * unit_of(t);
+    qblock_values v = {0};
+    unsigned char *p;
+    TRY(alloc_block(f, t, e));
+    TRY(mem_alloc((void **)&p, bytes, 1, "random block", e));
+    for (size_t i = 0; i < units_in(t) * QBLOCK_ROWS; i++) {
+        qblock_random(&v, t, WIDTH / 2, &f->r);
+        qblock_put(p + i / QBLOCK_ROWS * unit_of(t), t, i % QBLOCK_ROWS, &v);
+    }
+    f->m->be->ops->upload(f->m->be, f->block[t], p, bytes);
     mem_free(p);
     return ST_OK;
 }
@@ -111,6 +132,7 @@ static status make_blocks(filler *f, err *e)
 {
     if (!dtype_in_qblocks(f->type)) return make_values(f, f->type, e);
     TRY(make_values(f, DT_BF16, e));
+    if (!dtype_is_quantized_to(f->type)) return make_numbers(f, e);
     TRY(alloc_block(f, f->type, e));
     const weight in = {f->block[DT_BF16], DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS};
     f->m->be->ops->quantize(f->m->be, f->block[f->type], f->type, in);
@@ -155,12 +177,15 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     model_config c;
     model *m = NULL;
     *out = NULL;
+    if (dtype_in_qblocks(type) && !(be->ops->qblocks >> type & 1))
+        return err_set(e, ST_UNSUPPORTED, "--weights %s: not supported on %s; use q8 or q4", dtype_name(type),
+                       be->name);
     TRY(model_shape_config(&c, shape, e));
     TRY(model_create(&m, &c, shape, be, e));
     filler f = {.m = m, .type = type, .r = {seed}};
     model_files *files = m->files;
     status st;
-    if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* then it is one of the weights */
+    if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* now a weight of its own */
     for (const weight_spec *w = m->weights; w < weights_end(m); w++)
         TRY_GOTO(size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(&f, w)), shape, e));
     size_t room = be->ops->available(be);

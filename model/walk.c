@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The blocks of a model and the list of its weights. */
+/* Blocks of a model and the list of its weights. */
 #include "config.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static size_t room_of(const block_kind *k)
     return (k->size + 15) / 16 * 16;
 }
 
-/* Returns the kind of the i-th block of a layer, of 2; NULL: a layer without it. */
+/* Returns the kind of block i (0 or 1) of a layer; NULL: the layer lacks it. */
 static const block_kind *kind_at(const model_config *c, int layer, int i)
 {
     return (i ? c->family->ffn : c->family->mixer)(c, layer);
@@ -49,11 +49,16 @@ status blocks_copy(block **out, const block *from, size_t n, const model_config 
 
 /* ---- one weight ---- */
 
+static void put_name(char out[WEIGHT_NAME], const walk *k, const char *name)
+{
+    if (k->layer >= 0) snprintf(out, WEIGHT_NAME, "model.layers.%d.%s", k->layer, name);
+    else snprintf(out, WEIGHT_NAME, "%s", name);
+}
+
 status walk_weight(walk *k, weight_spec w, const char *name)
 {
     TRY(MEM_ROOM(&k->list, &k->room, k->n + 1, k->e));
-    if (k->layer >= 0) snprintf(w.name, sizeof w.name, "model.layers.%d.%s", k->layer, name);
-    else snprintf(w.name, sizeof w.name, "%s", name);
+    put_name(w.name, k, name);
     w.layer = k->layer;
     if (!w.all_rows) w.all_rows = w.rows;
     if (!w.all_cols) w.all_cols = w.cols;
@@ -62,11 +67,29 @@ status walk_weight(walk *k, weight_spec w, const char *name)
     return ST_OK;
 }
 
+void walk_whole(walk *k, const char *name, size_t rows)
+{
+    k->whole = name;
+    k->whole_rows = rows * k->ranks;
+    k->whole_next = 0;
+}
+
+/* Gives a weight of `rows` rows in the files its place in the tensor of walk_whole, if there is one. */
+static void put_in_whole(walk *k, weight_spec *w, size_t rows)
+{
+    if (!k->whole) return;
+    put_name(w->whole, k, k->whole);
+    w->whole_rows = k->whole_rows;
+    w->whole_first = k->whole_next;
+    k->whole_next += rows;
+}
+
 status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
     weight_spec w = {.rows = rows, .cols = cols, .slot = slot};
     w.all_rows = rows * k->ranks;
     w.first_row = rows * k->rank;
+    put_in_whole(k, &w, w.all_rows);
     return walk_weight(k, w, name);
 }
 
@@ -88,6 +111,7 @@ status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n)
     weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
     w.all_cols = n * k->ranks;
     w.first_col = n * k->rank;
+    put_in_whole(k, &w, w.all_cols);
     return wanted ? walk_weight(k, w, name) : ST_OK;
 }
 

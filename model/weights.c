@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Weights from safetensors: mapped, found by name, checked against the config. */
+/* Weights from the files of a checkpoint: mapped, found by their names, and checked against the config. */
 #include "config.h"
 
 #include "model/weights.h"
@@ -8,25 +8,18 @@
 #include <string.h>
 
 #include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
 #include "model/block.h"
 
-enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8 };
-
-/* ---- where they come from ---- */
-
+/* While the weights of a model are loaded. */
 typedef struct {
     model *m;
-    const char *dir;
-    char *index_path;
-    json_t *index, *map; /* NULL: everything is in shards[0] */
-    size_t n_used;       /* tensors that the model needs */
+    size_t n_used; /* tensors that the model needs */
     sha256 identity;
-} source;
+} loader;
 
-/* Where a tensor is looked at to tell it from others without reading it all. */
+/* Samples of a tensor that identify it without reading all of it. */
 enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
 
 static size_t sample_bytes(size_t bytes)
@@ -44,200 +37,166 @@ static model_files *files_of(const model *m)
     return m->files;
 }
 
-static status add_shard(source *s, const char *name, err *e)
+/* Checks that a tensor has elements or an encoding that this program reads; vectors have elements. */
+static status check_type(const weight_spec *w, const source_tensor *t, err *e)
 {
-    model_files *f = files_of(s->m);
-    char *path = path_join(s->dir, name);
-    if (!path) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(s->dir));
-    status st = ST_OK;
-    TRY_GOTO(MEM_GROW(&f->shards, f->n_shards + 1, e));
-    TRY_GOTO(st_open(&f->shards[f->n_shards], path, e));
-    f->n_shards++;
-done:
-    mem_free(path);
-    return st;
+    if (t->element != DT_COUNT || (tensor_is_encoded(t) && !w->vector)) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "%s: tensor %s has dtype %s; supported: F32, F16, BF16", t->file, t->name,
+                   t->type);
 }
 
-/* The shard that the index names for a tensor, opened the first time it is asked for. */
-static status find_shard(source *s, const char *tensor, st_file **out, err *e)
-{
-    model_files *f = files_of(s->m);
-    const char *index = path_tail(s->index_path);
-    const char *name = json_string_value(json_object_get(s->map, tensor));
-    if (!name || !*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return err_set(e, ST_FORMAT, "%s: \"weight_map\": %s is in \"%.40s\", expected a plain file name", index,
-                       tensor, name ? name : "(not a string)");
-    for (size_t i = f->n_shards; i-- > 0;) {
-        const char *path = st_path(f->shards[i]);
-        size_t a = strlen(path), b = strlen(name);
-        if (a > b && path[a - b - 1] == '/' && strcmp(path + a - b, name) == 0) {
-            *out = f->shards[i];
-            return ST_OK;
-        }
-    }
-    TRY(add_shard(s, name, e));
-    *out = f->shards[f->n_shards - 1];
-    return ST_OK;
-}
-
-static status check_type(dtype *out, const char *file, const st_tensor *t, err *e)
-{
-    for (dtype d = DT_F32; d <= DT_BF16; d++) {
-        static const char *const names[] = {"F32", "F16", "BF16"};
-        if (strcmp(t->type, names[d]) != 0) continue;
-        *out = d;
-        return ST_OK;
-    }
-    return err_set(e, ST_UNSUPPORTED, "%s: tensor %s has dtype %s; supported: F32, F16, BF16", file, t->name, t->type);
-}
-
-static status check_shape(const weight_spec *w, const char *file, const st_tensor *t, err *e)
+/* Checks the shape of a tensor of `rows` rows; a vector: elements. */
+static status check_shape(const weight_spec *w, size_t rows, const source_tensor *t, const char *config, err *e)
 {
     char found[64] = "[", want[48];
     size_t at = 1;
-    bool good = w->vector ? t->rank == 1 && t->shape[0] == w->all_cols
-                          : t->rank == 2 && t->shape[0] == w->all_rows && t->shape[1] == w->all_cols;
+    bool good = t->rank == (w->vector ? 1 : 2) && t->shape[0] == rows && (w->vector || t->shape[1] == w->all_cols);
     if (good) return ST_OK;
     for (size_t i = 0; i < t->rank && at < sizeof found; i++)
         at += (size_t)snprintf(found + at, sizeof found - at, "%s%zu", i ? ", " : "", t->shape[i]);
-    if (w->vector) snprintf(want, sizeof want, "[%zu]", w->all_cols);
-    else snprintf(want, sizeof want, "[%zu, %zu]", w->all_rows, w->all_cols);
-    return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], config.json asks for %s", file, t->name, found, want);
+    if (w->vector) snprintf(want, sizeof want, "[%zu]", rows);
+    else snprintf(want, sizeof want, "[%zu, %zu]", rows, w->all_cols);
+    return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], %s requires %s", t->file, t->name, found, config, want);
 }
 
-/* Kernels read whole elements of rows that follow each other, so that a tensor that the file places across elements is
- * copied, and so are columns. */
-static status part_copy(source *s, const char *file, const weight_spec *w, const st_tensor *t, size_t element,
-                        const void **out, err *e)
+/* Copies this rank's part of a tensor. Needed for tensors not aligned to their elements in the file, for columns, and
+ * for rows in another order: kernels read aligned elements of consecutive rows. */
+static status part_copy(loader *l, const weight_spec *w, const void **out, err *e)
 {
-    model_files *f = files_of(s->m);
+    const source_tensor *t = &w->from;
+    model_files *f = files_of(l->m);
     unsigned char *p;
-    size_t room = s->m->be->ops->available(s->m->be), row = w->cols * element, bytes = w->rows * row;
+    size_t element = dtype_size(t->element), room = l->m->be->ops->available(l->m->be), row = w->cols * element;
+    size_t bytes = w->rows * row, unused;
+    bool elements = w->vector && t->head_dim; /* a bias: rows of one element */
+    size_t n = elements ? w->cols : w->rows, first = elements ? w->first_col : w->first_row;
+    size_t at = elements ? 0 : w->first_col * element;
     if (room && bytes > room)
         return err_set(e, ST_NOMEM,
                        "%s: tensor %s is %s, and its copy of %zu bytes does not fit into "
                        "the %zu available",
-                       file, t->name, weight_in_columns(w) ? "split by columns" : "not aligned", bytes, room);
+                       t->file, t->name,
+                       weight_in_columns(w) ? "split by columns"
+                       : t->head_dim        ? "in another order of rows"
+                                            : "not aligned",
+                       bytes, room);
     TRY(MEM_GROW(&f->copies, f->n_copies + 1, e));
     TRY(mem_alloc((void **)&p, bytes, 1, t->name, e));
-    for (size_t i = 0; i < w->rows; i++)
-        memcpy(p + i * row, t->data + ((w->first_row + i) * w->all_cols + w->first_col) * element, row);
+    for (size_t i = 0; i < n; i++) memcpy(p + i * (bytes / n), tensor_row(t, first + i, &unused) + at, bytes / n);
     f->copies[f->n_copies++] = p;
-    if (weight_in_columns(w)) f->column_bytes += bytes;
+    if (weight_is_copied(w)) f->copied_bytes += bytes;
     *out = p;
     return ST_OK;
 }
 
-/* Name, type, shape and pieces of a tensor as it is in the files: the same on all ranks of a model. */
-static void add_to_identity(source *s, const st_tensor *t)
+/* Hashes name, type, shape and samples of a whole tensor, which are equal on all ranks of a model. */
+static void add_to_identity(loader *l, const source_tensor *t)
 {
     char line[192];
     snprintf(line, sizeof line, "%s %s %zu %zu\n", t->name, t->type, t->shape[0], t->bytes);
-    sha256_add(&s->identity, line, strlen(line));
+    sha256_add(&l->identity, line, strlen(line));
     for (size_t i = 0; i < SAMPLES; i++)
-        sha256_add(&s->identity, t->data + sample_at(t->bytes, i), sample_bytes(t->bytes));
+        sha256_add(&l->identity, t->data + sample_at(t->bytes, i), sample_bytes(t->bytes));
 }
 
-static bool has_tensor(const source *s, const char *name)
+/* Returns the rows of a weight in the files; a vector: elements. */
+static size_t rows_of(const weight_spec *w)
 {
-    return s->map ? json_object_get(s->map, name) != NULL : st_find(files_of(s->m)->shards[0], name) != NULL;
+    return w->vector ? w->all_cols : w->all_rows;
 }
 
-/* Writes the spelling of a weight's name that the files use, or "". The base model's prefix may be missing, or may be
- * one too many. Errors: ST_FORMAT for two spellings. Source: transformers 5, rename_source_key. */
-static status find_name(const source *s, const char *name, char found[WEIGHT_NAME], err *e)
+/* Finds the rows of a weight in the tensor that also has the weights after it. w->from.data stays NULL without one. */
+static status locate_part(tensor_source *from, weight_spec *w, err *e)
 {
-    static const char prefix[] = "model.";
-    const size_t n = sizeof prefix - 1;
-    char more[WEIGHT_NAME];
-    snprintf(more, sizeof more, "%s%s", prefix, name);
-    const char *const spellings[] = {name, more, strncmp(name, prefix, n) == 0 ? name + n : NULL};
-    found[0] = 0;
-    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
-        if (!spellings[i] || !has_tensor(s, spellings[i])) continue;
-        if (found[0])
-            return err_set(e, ST_FORMAT, "%s: tensors %s and %s are the same weight; remove one of them",
-                           path_tail(s->map ? s->index_path : st_path(files_of(s->m)->shards[0])), found, spellings[i]);
-        snprintf(found, WEIGHT_NAME, "%s", spellings[i]);
-    }
+    source_tensor *t = &w->from;
+    if (!w->whole[0]) return ST_OK;
+    TRY(from->kind->find(from, w->whole, t, e));
+    if (!t->data) return ST_OK;
+    TRY(check_type(w, t, e));
+    TRY(check_shape(w, w->whole_rows, t, from->kind->config, e));
+    size_t row = t->bytes / w->whole_rows;
+    t->before = w->whole_first;
+    t->shape[0] = rows_of(w);
+    if (t->packed) return ST_OK; /* its parts are not in the order of rows */
+    t->data += t->before * row;
+    t->bytes = t->shape[0] * row;
     return ST_OK;
 }
 
-static status missing(const source *s, const char *name, err *e)
+/* Finds the tensor of a weight, and checks type and shape. Of two tied matrices the files may have either. */
+static status locate(model *m, weight_spec *w, err *e)
 {
-    if (s->map) return err_set(e, ST_FORMAT, "%s: \"weight_map\" lacks tensor %s", path_tail(s->index_path), name);
-    return err_set(e, ST_FORMAT, "%s: tensor %s is missing%s", path_tail(st_path(files_of(s->m)->shards[0])), name,
-                   strcmp(name, HEAD_NAME) == 0 ? " and config.json does not say \"tie_word_embeddings\": true" : "");
-}
-
-/* Finds the tensor of a weight and the name of its file, and checks type and shape. Of two tied matrices the files may
- * have either. */
-static status locate(source *s, const weight_spec *w, const st_tensor **t, dtype *type, const char **file, err *e)
-{
-    char name[WEIGHT_NAME];
-    TRY(find_name(s, w->name, name, e));
-    if (!name[0] && s->m->config.tied && strcmp(w->name, EMBED_NAME) == 0) TRY(find_name(s, HEAD_NAME, name, e));
-    if (!name[0]) return missing(s, w->name, e);
-    st_file *f = s->map ? NULL : files_of(s->m)->shards[0];
-    if (s->map) TRY(find_shard(s, name, &f, e));
-    *file = path_tail(st_path(f));
-    *t = st_find(f, name);
-    if (!*t) return err_set(e, ST_FORMAT, "%s: tensor %s is missing, though the index says it is here", *file, name);
-    TRY(check_type(type, *file, *t, e));
-    return check_shape(w, *file, *t, e);
+    tensor_source *from = files_of(m)->source;
+    w->from = (source_tensor){0};
+    TRY(locate_part(from, w, e));
+    if (!w->from.data) TRY(from->kind->find(from, w->name, &w->from, e));
+    if (!w->from.data && m->config.tied && strcmp(w->name, EMBED_NAME) == 0)
+        TRY(from->kind->find(from, HEAD_NAME, &w->from, e));
+    if (!w->from.data && m->config.tied && strcmp(w->name, HEAD_NAME) == 0)
+        TRY(from->kind->find(from, EMBED_NAME, &w->from, e));
+    if (!w->from.data) return from->kind->missing(from, w->whole[0] && m->config.family->fused ? w->whole : w->name, e);
+    TRY(check_type(w, &w->from, e));
+    if (from->kind->interleaved) w->from.head_dim = from->kind->interleaved(from, w->name);
+    return check_shape(w, rows_of(w), &w->from, from->kind->config, e);
 }
 
 /* Clears config.tied if the files hold two different matrices. Source: transformers 5, tie_weights. */
-static status untie(source *s, err *e)
+static status untie(model *m, err *e)
 {
-    const model *m = s->m;
-    model_config *c = &s->m->config;
-    const st_tensor *embed = NULL, *head = NULL;
-    const char *file;
-    char name[WEIGHT_NAME];
-    dtype type;
+    model_config *c = &m->config;
+    tensor_source *from = files_of(m)->source;
+    source_tensor head = {0};
     if (!c->tied) return ST_OK;
-    TRY(find_name(s, HEAD_NAME, name, e));
-    if (!name[0]) return ST_OK;
-    TRY(locate(s, &m->weights[0], &embed, &type, &file, e));
-    TRY(locate(s, &m->weights[m->n_weights - 1], &head, &type, &file, e));
-    if (strcmp(embed->type, head->type) == 0 && memcmp(embed->data, head->data, embed->bytes) == 0) return ST_OK;
+    TRY(from->kind->find(from, HEAD_NAME, &head, e));
+    if (!head.data) return ST_OK;
+    TRY(locate(m, &m->weights[0], e));
+    TRY(locate(m, &m->weights[m->n_weights - 1], e));
+    const source_tensor *embed = &m->weights[0].from;
+    if (strcmp(embed->type, head.type) == 0 && memcmp(embed->data, head.data, embed->bytes) == 0) return ST_OK;
     c->tied = false;
     c->n_params += (int64_t)c->vocab * c->hidden;
     return ST_OK;
 }
 
-static status load(source *s, const weight_spec *w, err *e)
+static status load(loader *l, const weight_spec *w, err *e)
 {
-    backend *be = s->m->be;
-    const st_tensor *t = NULL;
-    const char *file = NULL;
-    dtype type = DT_F32;
-    TRY(locate(s, w, &t, &type, &file, e));
-    size_t element = dtype_size(type);
+    backend *be = l->m->be;
+    const source_tensor *t = &w->from;
+    bool all_have_it = !w->vector || w->norm || w->cols < w->all_cols; /* all except the bias of a sum */
+    if (backend_ranks(be) > 1 && all_have_it) add_to_identity(l, t);
+    if (t->before == 0) l->n_used += t->packed ? t->packed->n_tensors : 1; /* a tensor of several weights counts once */
+    if (tensor_is_encoded(t)) return ST_OK;                                /* model_convert decodes it */
+    size_t element = dtype_size(t->element);
     const void *data = t->data + (w->first_row * w->all_cols + w->first_col) * element;
-    if ((uintptr_t)data % element || weight_in_columns(w)) TRY(part_copy(s, file, w, t, element, &data, e));
-    bool all_have_it = !w->vector || w->norm || w->cols < w->all_cols; /* all but a bias of a sum */
-    if (backend_ranks(be) > 1 && all_have_it) add_to_identity(s, t);
+    if ((uintptr_t)data % element || weight_is_copied(w)) TRY(part_copy(l, w, &data, e));
     buf p;
-    TRY(be->ops->import(be, &p, data, weight_size(w, type), e));
-    *w->slot = (weight){p, type, w->rows, w->cols};
-    s->n_used++;
+    TRY(be->ops->import(be, &p, data, weight_size(w, t->element), e));
+    *w->slot = (weight){p, t->element, w->rows, w->cols};
     return ST_OK;
 }
 
-/* The slot's type and shape, without numbers. */
-static status measure(source *s, const weight_spec *w, err *e)
+/* Returns the type in memory of a matrix that the files encode. Ranks that split columns within its blocks hold it as
+ * DT_Q8. */
+static dtype held_type(const model *m, const weight_spec *w)
 {
-    const st_tensor *t = NULL;
-    const char *file = NULL;
-    dtype type = DT_F32;
-    TRY(locate(s, w, &t, &type, &file, e));
-    *w->slot = (weight){{NULL}, type, w->rows, w->cols};
+    const source_tensor *from = &w->from;
+    const unsigned types = m->be->ops->qblocks;
+    dtype t = from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types);
+    return weight_in_columns(w) && w->cols % qblock_cols(t) ? DT_Q8 : t;
+}
+
+/* Sets the slot's type and shape, without data. */
+static status measure(model *m, weight_spec *w, err *e)
+{
+    TRY(locate(m, w, e));
+    dtype t = tensor_is_encoded(&w->from) ? held_type(m, w) : w->from.element;
+    *w->slot = (weight){{NULL}, t, w->rows, w->cols};
+    /* Ranks split the rows of a shared output matrix anywhere, blocks only between groups. */
+    if (w->slot == &m->embed && dtype_in_qblocks(t) && backend_ranks(m->be) > 1) m->lm_head.type = t;
     return ST_OK;
 }
 
-/* Whether all weights fit, where they are copied: before the first of them is. */
+/* Checks, before the first copy, that all weights fit if the backend copies them. */
 static status check_room(const model *m, err *e)
 {
     backend *be = m->be;
@@ -247,69 +206,39 @@ static status check_room(const model *m, err *e)
                    path_tail(m->name), (double)m->weight_bytes / 1e6, (double)have / 1e6, be->name);
 }
 
-/* Opens model.safetensors, or reads the index. */
-static status open_source(source *s, err *e)
-{
-    status st = ST_OK;
-    char *single = path_join(s->dir, "model.safetensors");
-    s->index_path = path_join(s->dir, "model.safetensors.index.json");
-    if (!single || !s->index_path) {
-        st = err_set(e, ST_NOMEM, "%s: out of memory", path_tail(s->dir));
-        goto done;
-    }
-    if (file_exists(single)) {
-        st = add_shard(s, "model.safetensors", e);
-        goto done;
-    }
-    if (!file_exists(s->index_path)) {
-        st = err_set(e, ST_IO,
-                     "%s: neither model.safetensors nor model.safetensors.index.json is there "
-                     "(other formats are not supported)",
-                     path_tail(s->dir));
-        goto done;
-    }
-    TRY_GOTO(json_read_object(&s->index, s->index_path, INDEX_BYTES_MAX, INDEX_DEPTH, e));
-    s->map = json_object_get(s->index, "weight_map");
-    if (!json_is_object(s->map))
-        st = err_set(e, ST_FORMAT, "%s: \"weight_map\" is missing or not an object", path_tail(s->index_path));
-done:
-    mem_free(single);
-    return st;
-}
-
 /* ---- the model ---- */
 
-/* The config becomes that of this rank. */
+/* Reduces the config to this rank's part. */
 static status split(model_config *c, const char *name, const backend *be, err *e)
 {
     int n = backend_ranks(be);
     if (c->n_kv_heads % n)
-        return err_set(e, ST_USAGE, "--tp %d: %s has %d key-value heads, which %d ranks do not divide", n,
-                       path_tail(name), c->n_kv_heads, n);
+        return err_set(e, ST_USAGE, "--tp %d: %s has %d key-value heads, not a multiple of %d", n, path_tail(name),
+                       c->n_kv_heads, n);
     if (c->ffn % n)
-        return err_set(e, ST_USAGE, "--tp %d: %s has a feed-forward of %d, which %d ranks do not divide", n,
-                       path_tail(name), c->ffn, n);
+        return err_set(e, ST_USAGE, "--tp %d: %s has a feed-forward of %d, not a multiple of %d", n, path_tail(name),
+                       c->ffn, n);
     c->n_heads /= n;
     c->n_kv_heads /= n;
     c->ffn /= n;
     return ST_OK;
 }
 
-/* Whether all ranks opened the same. */
-static status check_identity(source *s, err *e)
+/* Checks that all ranks opened the same model. */
+static status check_identity(loader *l, err *e)
 {
-    comm *c = s->m->be->ranks;
+    comm *c = l->m->be->ranks;
     char own[SHA256_HEX], (*all)[SHA256_HEX];
     int other = 0;
-    if (backend_ranks(s->m->be) == 1) return ST_OK;
-    sha256_hex(&s->identity, own);
+    if (backend_ranks(l->m->be) == 1) return ST_OK;
+    sha256_hex(&l->identity, own);
     TRY(MEM_NEW(&all, (size_t)c->size, e));
     status st = comm_all_gather(c, all, own, sizeof own, e);
     for (int r = 1; r < c->size && st == ST_OK && !other; r++)
         if (memcmp(all[r], all[0], sizeof own) != 0) other = r;
     mem_free(all);
     if (!other) return st;
-    return err_set(e, ST_USAGE, "%s: rank %d has another model than rank 0", path_tail(s->m->name), other);
+    return err_set(e, ST_USAGE, "%s: rank %d has a different model than rank 0", path_tail(l->m->name), other);
 }
 
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e)
@@ -337,7 +266,7 @@ done:
     return st;
 }
 
-/* This rank's rows. */
+/* Returns this rank's rows of the embedding as output matrix. */
 static weight head_of_embed(const model *m)
 {
     weight w = m->embed;
@@ -352,14 +281,15 @@ status model_share(model **out, const model *m, err *e)
     model *s;
     TRY(MEM_NEW(&s, 1, e));
     *s = *m;
-    s->files = s->source = s->name = NULL;
+    s->files = s->name = NULL;
     s->blocks = NULL;
     s->weights = NULL;
     status st = config_copy(&s->config, &m->config, e);
     if (st == ST_OK) st = mem_alloc(&s->files, 1, sizeof(model_files), "model files", e);
-    if (st == ST_OK) *(model_files *)s->files = (model_files){.beside = m};
+    if (st == ST_OK) *(model_files *)s->files = (model_files){.original = m};
     if (st == ST_OK) st = blocks_copy(&s->blocks, m->blocks, m->n_blocks, &m->config, e);
     if (st == ST_OK) st = model_list_weights(s, (size_t)backend_rank(m->be), (size_t)backend_ranks(m->be), e);
+    for (size_t i = 0; st == ST_OK && i < m->n_weights; i++) s->weights[i].from = m->weights[i].from;
     if (st == ST_OK && !(s->name = mem_strdup(m->name))) st = err_set(e, ST_NOMEM, "out of memory");
     if (st != ST_OK) {
         model_close(s);
@@ -384,7 +314,7 @@ void model_finish(model *m)
         m->type = t;
         typed = true;
     }
-    m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->converted_bytes);
+    m->memory_bytes = f->random_bytes + f->copied_bytes + (f->cache ? 0 : f->converted_bytes);
     if (m->be->ops->imports_copy) m->memory_bytes = m->weight_bytes;
     if (head_is_shared(m)) m->lm_head = head_of_embed(m);
 }
@@ -397,27 +327,38 @@ double model_products(const model *m)
     return n;
 }
 
-static void forget_source(source *s)
+/* Opens a folder, or a GGUF file, whose metadata are the config. */
+static status open_files(tensor_source **from, model_config *c, const char *path, const model_family *family, err *e)
 {
-    if (!s) return;
-    json_decref(s->index);
-    mem_free(s->index_path);
-    mem_free(s);
+    gguf *g;
+    *from = NULL;
+    if (!file_exists(path) || dir_exists(path)) {
+        TRY(model_config_read(c, path, family, e));
+        status st = source_open_folder(from, path, e);
+        if (st != ST_OK) model_config_free(c);
+        return st;
+    }
+    TRY(gguf_open(&g, path, e));
+    return source_open_gguf(from, c, g, e);
 }
 
-status model_find(model **out, const char *dir, const model_family *family, backend *be, err *e)
+status model_find(model **out, const char *path, const model_family *family, backend *be, err *e)
 {
     model_config c;
     model *m = NULL;
+    tensor_source *from;
     *out = NULL;
-    TRY(model_config_read(&c, dir, family, e));
-    TRY(model_create(&m, &c, dir, be, e));
-    status st;
-    TRY_GOTO(mem_alloc(&m->source, 1, sizeof(source), "model files", e));
-    *(source *)m->source = (source){.m = m, .dir = m->name};
-    TRY_GOTO(open_source(m->source, e));
-    TRY_GOTO(untie(m->source, e));
-    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY_GOTO(measure(m->source, w, e));
+    TRY(open_files(&from, &c, path, family, e));
+    status st = model_create(&m, &c, path, be, e);
+    if (st != ST_OK) {
+        source_close(from);
+        return st;
+    }
+    files_of(m)->source = from;
+    m->to_load = true;
+    TRY_GOTO(untie(m, e));
+    for (weight_spec *w = m->weights; w < weights_end(m); w++) TRY_GOTO(measure(m, w, e));
+    if (from->kind->check_unused) TRY_GOTO(from->kind->check_unused(from, e));
     model_finish(m);
     TRY_GOTO(check_room(m, e));
     *out = m;
@@ -427,39 +368,34 @@ done:
     return st;
 }
 
-status model_load(model *m, err *e)
+/* Returns the type of an output matrix before it is loaded: blocks if it is an encoded weight of its own. */
+static dtype loaded_head(const model *m)
 {
-    source *s = m->source;
-    model_files *f = files_of(m);
-    if (!s) return ST_OK;
-    m->lm_head = (weight){.rows = 0}; /* a tied one was made of the embedding */
-    sha256_init(&s->identity);
-    config_hash(&s->identity, &m->config);
-    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY(load(s, w, e));
-    TRY(check_identity(s, e));
-    model_finish(m);
-    for (size_t i = 0; i < f->n_shards; i++) f->n_unused += st_count(f->shards[i]);
-    f->n_unused -= s->n_used;
-    forget_source(s);
-    m->source = NULL;
-    return ST_OK;
+    const source_tensor *t = &m->weights[m->n_weights - 1].from;
+    return tensor_is_encoded(t) ? held_type(m, &m->weights[m->n_weights - 1]) : DT_F32;
 }
 
-status model_open(model **out, const char *dir, backend *be, err *e)
+status model_load(model *m, err *e)
 {
-    TRY(model_find(out, dir, NULL, be, e));
-    status st = model_load(*out, e);
-    if (st == ST_OK) return ST_OK;
-    model_close(*out);
-    *out = NULL;
-    return st;
+    model_files *f = files_of(m);
+    loader l = {.m = m};
+    if (!m->to_load) return ST_OK;
+    m->lm_head = (weight){.type = loaded_head(m)}; /* a plan may have given it another type */
+    sha256_init(&l.identity);
+    config_hash(&l.identity, &m->config);
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY(load(&l, w, e));
+    TRY(check_identity(&l, e));
+    model_finish(m);
+    if (!f->source->kind->check_unused) f->n_unused = source_n_tensors(f->source) - l.n_used;
+    m->to_load = false;
+    return ST_OK;
 }
 
 static void release_weights(const model *m)
 {
     const model_files *f = files_of(m);
     for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
-        bool own = !f->beside || dtype_in_qblocks(w->slot->type);
+        bool own = !f->original || w->slot->p.p != f->original->weights[w - m->weights].slot->p.p;
         size_t bytes = weight_size(w, w->slot->type);
         if (own && w->slot->p.p) (f->random_bytes ? m->be->ops->free : m->be->ops->release)(m->be, w->slot->p, bytes);
     }
@@ -470,11 +406,9 @@ void model_close(model *m)
     if (!m) return;
     model_files *f = files_of(m);
     if (m->weights) release_weights(m);
-    forget_source(m->source);
-    for (size_t i = 0; f && i < f->n_shards; i++) st_close(f->shards[i]);
+    if (f) source_close(f->source);
     for (size_t i = 0; f && i < f->n_copies; i++) mem_free(f->copies[i]);
     if (f) {
-        mem_free(f->shards);
         mem_free(f->copies);
         mem_unmap(f->converted, f->converted_bytes);
         mem_free(f->cache);
@@ -494,7 +428,7 @@ static void hash_rope(sha256 *hash, const rope_config *r)
     sha256_add(hash, line, strlen(line));
 }
 
-/* Adds what the first families do not have: their hashes stay as they are. */
+/* Hashes properties that the first families lack, so that the hashes of those do not change. */
 static void hash_more(sha256 *hash, const model_config *c)
 {
     char line[96];
@@ -525,8 +459,14 @@ void weight_hash(sha256 *hash, backend *be, const weight_spec *w)
     unsigned char piece[SAMPLE_BYTES];
     char line[192];
     size_t bytes = weight_size(w, from->type), n = sample_bytes(bytes);
-    snprintf(line, sizeof line, "%s %s %zu %zu\n", w->name, dtype_name(from->type), w->rows, w->cols);
+    const bool encoded = tensor_is_encoded(&w->from);
+    const char *type = encoded ? w->from.type : dtype_name(from->type);
+    snprintf(line, sizeof line, "%s %s %zu %zu\n", w->name, type, w->rows, w->cols);
     sha256_add(hash, line, strlen(line));
+    for (size_t i = 0; i < SAMPLES && encoded; i++)
+        sha256_add(hash, w->from.data + sample_at(w->from.bytes, i), sample_bytes(w->from.bytes));
+    if (w->from.packed) sha256_add(hash, w->from.packed->scales, sample_bytes(w->from.packed->scale_bytes));
+    if (encoded) return;
     for (size_t i = 0; i < SAMPLES; i++) {
         be->ops->download(be, piece, buf_at(from->p, sample_at(bytes, i)), n);
         sha256_add(hash, piece, n);

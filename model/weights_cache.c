@@ -8,14 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/sums.h"
 
-/* The whole header; numbers in the machine's order, as the weights are. */
+/* The file's header. Numbers are in native byte order, like the weights. */
 typedef struct {
     char magic[16];
     uint32_t version, type;
@@ -59,13 +58,13 @@ static void make_header(unsigned char out[WEIGHTS_CACHE_HEADER], const weights_k
 static status name_file(weights_cache *c, const char *dir, const weights_key *key, err *e)
 {
     char name[64];
-    *c = (weights_cache){.draft.fd = -1};
-    snprintf(name, sizeof name, "%.32s.%s", key->model, dtype_name(key->type));
+    *c = (weights_cache){.temp.fd = -1};
+    snprintf(name, sizeof name, "%.32s.%s", key->model, key->name);
     if (!(c->path = path_join(dir, name))) return err_set(e, ST_NOMEM, "weights cache: out of memory");
     return ST_OK;
 }
 
-/* ST_FORMAT with the reason why a file is not of a key, or damaged; ST_NOMEM. */
+/* Returns ST_FORMAT, with the reason, if a file has another key or is damaged; ST_NOMEM. */
 static status check(const file_map *m, const weights_key *key, int n_threads, err *e)
 {
     unsigned char want[WEIGHTS_CACHE_HEADER];
@@ -73,8 +72,7 @@ static status check(const file_map *m, const weights_key *key, int n_threads, er
     sums_bad bad;
     if (m->size != file_bytes(key)) return err_set(e, ST_FORMAT, "%zu bytes, expected %zu", m->size, file_bytes(key));
     make_header(want, key, map + sums_at(key));
-    if (memcmp(map, want, sizeof want) != 0)
-        return err_set(e, ST_FORMAT, "the header is not that of this model and version");
+    if (memcmp(map, want, sizeof want) != 0) return err_set(e, ST_FORMAT, "the header is of another model or version");
     const sums_part all = {.at = WEIGHTS_CACHE_HEADER,
                            .n = 1,
                            .used = key->bytes,
@@ -82,7 +80,7 @@ static status check(const file_map *m, const weights_key *key, int n_threads, er
                            .sum = (const uint64_t *)(const void *)(map + sums_at(key))};
     status st = sums_check(-1, &all, 1, n_threads, &bad, e);
     if (st != ST_FORMAT) return st;
-    return err_set(e, ST_FORMAT, "damaged: bytes %llu to %llu do not have their checksum", (unsigned long long)bad.at,
+    return err_set(e, ST_FORMAT, "damaged: bytes %llu to %llu fail their checksum", (unsigned long long)bad.at,
                    (unsigned long long)(bad.at + bad.bytes - 1));
 }
 
@@ -106,54 +104,46 @@ status weights_cache_open(weights_cache *c, const char *dir, const weights_key *
     return ST_OK;
 }
 
-/* mkdir -p, for the user alone as the XDG rules want it. */
-static status make_folder(const char *dir, err *e)
-{
-    char *path = mem_strdup(dir);
-    if (!path) return err_set(e, ST_NOMEM, "weights cache: out of memory");
-    status st = ST_OK;
-    for (char *p = path; st == ST_OK && p;) {
-        p = strchr(p + 1, '/');
-        if (p) *p = 0;
-        if (mkdir(path, 0700) != 0 && errno != EEXIST)
-            st = err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
-        if (p) *p = '/';
-    }
-    mem_free(path);
-    return st;
-}
-
 status weights_cache_create(weights_cache *c, const weights_key *key, const char *dir, err *e)
 {
     TRY(name_file(c, dir, key, e));
-    TRY(make_folder(dir, e));
-    TRY(file_draft_open(&c->draft, c->path, e));
+    TRY(dir_make(dir, e));
+    TRY(temp_file_open(&c->temp, c->path, e));
+    /* Reserve the space now: a full disk is then found before the work. */
     size_t bytes = file_bytes(key);
-    /* reserved now: a full disk is an error here and not a signal when the mapping is written */
-    int why = posix_fallocate(c->draft.fd, 0, (off_t)bytes);
+    int why = posix_fallocate(c->temp.fd, 0, (off_t)bytes);
     if (why != 0) return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->path), bytes, strerror(why));
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->draft.fd, 0);
-    if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->path), strerror(errno));
-    c->map = p;
-    c->map_bytes = bytes;
     return ST_OK;
 }
 
-status weights_cache_commit(weights_cache *c, const weights_key *key, err *e)
+status weights_cache_write(weights_cache *c, size_t at, const void *p, size_t n, err *e)
 {
-    sums_make((uint64_t *)(void *)(c->map + sums_at(key)), c->map + WEIGHTS_CACHE_HEADER, key->bytes);
-    make_header(c->map, key, c->map + sums_at(key));
-    if (msync(c->map, c->map_bytes, MS_SYNC) != 0)
-        return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(errno));
-    TRY(file_draft_commit(&c->draft, 0, e));
-    mprotect(c->map, c->map_bytes, PROT_READ); /* weights are never written: a fault shows who does */
-    return ST_OK;
+    return temp_file_write(&c->temp, WEIGHTS_CACHE_HEADER + at, p, n, e);
+}
+
+status weights_cache_commit(weights_cache *c, const weights_key *key, int n_threads, err *e)
+{
+    unsigned char first[WEIGHTS_CACHE_HEADER];
+    uint64_t *sums;
+    size_t bytes = file_bytes(key);
+    void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, c->temp.fd, 0);
+    if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot be mapped: %s", path_tail(c->path), strerror(errno));
+    c->map = p;
+    c->map_bytes = bytes;
+    TRY(mem_alloc((void **)&sums, 1, sums_bytes(key), "checksums", e));
+    status st = sums_make(sums, c->map + WEIGHTS_CACHE_HEADER, key->bytes, n_threads, e);
+    make_header(first, key, (unsigned char *)sums);
+    if (st == ST_OK) st = temp_file_write(&c->temp, sums_at(key), sums, sums_bytes(key), e);
+    if (st == ST_OK) st = temp_file_write(&c->temp, 0, first, sizeof first, e);
+    if (st == ST_OK) st = temp_file_publish(&c->temp, e);
+    mem_free(sums);
+    return st;
 }
 
 void weights_cache_close(weights_cache *c)
 {
-    file_draft_close(&c->draft);
+    temp_file_close(&c->temp);
     mem_unmap(c->map, c->map_bytes);
     mem_free(c->path);
-    *c = (weights_cache){.draft.fd = -1};
+    *c = (weights_cache){.temp.fd = -1};
 }

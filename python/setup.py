@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""A wheel of Python alone, or of this platform where the library was copied into the package:
-
-    cp libkvasir.so.0.1.0 python/kvasir/libkvasir.so.0 && cp libkvasir-wait.so.0 python/kvasir/ && pip wheel ./python
-"""
+"""Builds a platform wheel with the library of the build folder that holds these sources, or else a pure-Python wheel,
+which uses an installed library. `pip install ./python` does either."""
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 from wheel.bdist_wheel import bdist_wheel
 
-LIBRARY = sorted(Path(__file__).parent.glob("kvasir/libkvasir*.so*"))
+LIBRARY = sorted(Path(__file__).resolve().parent.parent.glob("libkvasir*.so.*"))
+
+
+class Build(build_py):
+    """Copies the library into the package."""
+
+    def run(self):
+        super().run()
+        for path in LIBRARY:
+            self.copy_file(str(path), str(Path(self.build_lib, "kvasir", path.name)))
 
 
 class Wheel(bdist_wheel):
-    """Of any Python 3: the library is reached through ctypes."""
+    """Tagged for any Python 3: the library is loaded through ctypes."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -22,4 +30,4 @@ class Wheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(package_data={"kvasir": [p.name for p in LIBRARY]}, cmdclass={"bdist_wheel": Wheel})
+setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel})

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests and answers of OpenAI's HTTP interface, with fields of our own, as JSON in memory: no sockets, no model.
- * Fields: doc/serve.md; the sources are OpenAI's API reference and what openai-python and lm-evaluation-harness send.
- */
+/* Requests and answers of the OpenAI HTTP API, with our own fields, as JSON in memory: no sockets, no model. Fields:
+ * doc/serve.md. Sources: OpenAI's API reference, and the requests of openai-python and lm-evaluation-harness. */
 #ifndef SERVE_API_H
 #define SERVE_API_H
 
@@ -12,20 +11,24 @@
 
 #include "kernels/base/err.h"
 #include "model/sampler.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/call_support.h"
+#include "tokenizer/chat.h"
 
 enum {
-    API_MAX_DEPTH = 32,
+    API_MAX_DEPTH = 128,
     API_MAX_PROMPTS = 256,
-    API_MAX_CHOICES = 16, /* n */
+    API_MAX_CHOICES = 16, /* maximum of n */
     API_MAX_STOPS = 16,
     API_MAX_LOGPROBS = 20,
-    API_MAX_STRATEGIES = 3, /* of a lens */
+    API_MAX_STRATEGIES = 3, /* maximum in a lens */
     API_MAX_BODY = 32 << 20,
     API_ID = 40
 };
 
-/* Error of a request; http 0: none. The answer has type, param and code, the latter two null where empty. */
+/* API of a chat, which decides the form of its answers. */
+typedef enum { API_OPENAI, API_MESSAGES, API_RESPONSES } api_style;
+
+/* Error of a request. http 0: none. An empty param and a NULL code are null in the answer. */
 typedef struct {
     int http;
     const char *type, *code;
@@ -33,38 +36,56 @@ typedef struct {
     char message[256];
 } api_error;
 
-/* Sets the error of a bad request (400 invalid_request_error) that names a field; returns false. */
+/* Sets the error of a bad request (400 invalid_request_error) in field param; returns false. */
 bool api_bad(api_error *e, const char *param, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Any other; type follows from the status. Returns false. */
+/* Sets another error, whose type follows from the status; returns false. */
 bool api_fail(api_error *e, int http, const char *code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/* {"error":{"message","type","param","code"}}, freed with free(); NULL when out of memory. */
+/* Returns {"error":{"message","type","param","code"}}, freed with free(), or NULL if out of memory. */
 char *api_error_text(const api_error *e);
+/* The same in the form of a style: Messages have {"type":"error","error":{"type","message"},"request_id"}. */
+char *api_error_styled(const api_error *e, api_style style, const char *id);
 
-/* Bytes that are appended and read in order. */
+/* Byte queue: bytes are appended at the end and read from the front. */
 typedef struct {
     char *p;
-    size_t n, cap, at; /* bytes from `at` on are not read yet */
+    size_t n, cap, at; /* at: offset of the first unread byte */
 } buffer;
 
-/* Appends. Memory of a buffer that was read to its end is used again. ST_NOMEM. */
+/* Appends text. Reuses the memory of a buffer that was read to its end. ST_NOMEM. */
 status buffer_add(buffer *b, const char *text, size_t n, err *e);
 
-/* A text, or its ids. */
+/* A prompt as text or as token ids. */
 typedef struct {
     const char *text; /* NULL: ids */
     size_t n;
     token_list ids;
 } api_prompt;
 
-/* A completion, a chat completion, or a lens. Strings live in body. */
+/* Form of a reply. json: one JSON value. */
+typedef struct {
+    bool json, lenient, compact; /* lenient: unsupported keywords are ignored; compact: without white space */
+    const json_t *schema;        /* in body; NULL: any object */
+} api_format;
+
+/* A completion, chat completion or lens request. Strings live in body. */
 typedef struct {
     json_t *body;
     bool chat;
-    const char *model; /* as it was sent; NULL: the only one */
+    api_style style;
+    json_t *original;  /* body of the Responses API, of which answers repeat fields; NULL: another API */
+    bool shortened;    /* max_tokens was lowered to the room in the context, as other APIs than OpenAI's chats do */
+    const char *model; /* name as sent; NULL: the only model */
     api_prompt *prompts;
     size_t n_prompts;
-    chat_message *messages;
-    size_t n_messages;
+    chat_input talk;    /* conversation of a chat */
+    json_t *tools;      /* functions that a chat may call, in body; NULL: none */
+    bool calls;         /* calls are recognized in the reply */
+    bool one_call;      /* the reply ends after the first call */
+    bool must_call;     /* the reply is a call, after thinking */
+    bool strict;        /* arguments of a function follow its schema */
+    const char *only;   /* name of the only function that may be called; NULL: all */
+    json_t *effort;     /* variables of the template that reasoning_effort set; NULL: none */
+    json_t *changes;    /* names of the changes to messages that the template needed */
     int64_t max_tokens; /* -1: not given */
     int n, best_of;
     sampler_options sampling;
@@ -72,36 +93,50 @@ typedef struct {
     const char *stop[API_MAX_STOPS];
     int n_stop;
     bool stream, include_usage, echo, ignore_eos, return_token_ids;
+    bool return_progress; /* streams report how much of the prompt is computed */
     bool logprobs;
     int top_logprobs;
-    const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
-    const char *draft;                     /* the word of --draft; NULL: none */
-    int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
-    bool cache_prefix;                     /* false: the prefix cache neither serves nor keeps it */
-    const char *cache_salt;                /* only requests with the same text serve each other; NULL: none */
+    const char *attn, *budget, *kv, *skip; /* values of the options of the same names; NULL: not given */
+    const char *draft;                     /* value of --draft; NULL: none */
+    int64_t decode;                        /* number of last prompt tokens fed as decode steps; -1: not given */
+    bool cache_prefix;                     /* false: bypasses the prefix cache */
+    const char *cache_salt;                /* requests share cache entries only if their salts are equal; NULL: none */
+    api_format format;
     bool lens;
     const char *strategies[API_MAX_STRATEGIES], *drive;
     int n_strategies;
     json_t *ignored; /* names of unknown fields */
 } api_request;
 
-/* Kinds of requests. A lens has a prompt or a chat. */
-typedef enum { API_COMPLETION, API_CHAT, API_LENS } api_kind;
+/* Kinds of requests. A lens takes a prompt or a chat. API_MESSAGE and API_RESPONSE are chats in the
+ * form of the Messages and the Responses API. */
+typedef enum { API_COMPLETION, API_CHAT, API_LENS, API_MESSAGE, API_RESPONSE } api_kind;
 
-/* Reads a body. False: *e has the reason, and r is empty. strict: unknown fields are refused. */
-bool api_read(api_request *r, api_kind of, const char *body, size_t n, bool strict, api_error *e);
+/* Settings of the server for all requests. */
+typedef struct {
+    bool strict;               /* unknown fields are errors */
+    sampler_options sampling;  /* for fields that a request does not have */
+    const call_support *calls; /* tool calls of the model; NULL: none */
+} api_rules;
+
+/* Returns the sampling of OpenAI's API: temperature and top_p 1. */
+sampler_options api_sampling(void);
+/* Reads a request body. False: *e has the reason, and r is empty. */
+bool api_read(api_request *r, api_kind of, const char *body, size_t n, const api_rules *rules, api_error *e);
 void api_free(api_request *r);
 
-/* A body that is one JSON object, as the requests above read it; NULL: *e says why. */
+/* Parses a body that is one JSON object. NULL: *e has the reason. */
 json_t *api_parse(const char *body, size_t n, api_error *e);
-/* Token ids of a list; param: the field's name, for *e. */
+/* Reads a list of token ids. param: name of the field, for *e. */
 bool api_read_ids(token_list *out, const json_t *list, const char *param, api_error *e);
-/* {"messages": [...]} of a body, as a chat has them. */
-bool api_read_messages(api_request *r, const json_t *list, api_error *e);
+/* api_format.c: reads response_format, after the other fields. */
+bool api_read_format(api_request *r, api_error *e);
+/* chat_in.c: reads the conversation of a chat: messages, tools and variables of the template. */
+bool api_read_chat(api_request *r, const api_rules *rules, api_error *e);
 
 /* ---- answers ---- */
 
-/* A token and its logarithm of the softmax of raw logits, with the best ones of that row. */
+/* Token and its log-probability: the log softmax of raw logits. */
 typedef struct {
     int32_t id;
     float logprob;
@@ -109,26 +144,46 @@ typedef struct {
 
 typedef struct {
     api_score own;
-    bool known; /* false: the first token of all, which nothing predicts */
+    bool known; /* false: the first token, which has no prediction */
     int n_top;
     api_score top[API_MAX_LOGPROBS];
 } api_token;
 
-/* Part of a choice that goes into an answer: all of it, or the news of a stream. */
+/* A piece of a chat reply: [at, at + n) of the text of its list, as call_sink has it. index: -1 for content and
+ * thinking. */
+typedef struct {
+    call_event what;
+    int index;
+    size_t at, n;
+} api_event;
+
+typedef struct {
+    api_event *list;
+    size_t n, cap;
+    buffer text;
+} api_events;
+
+/* Appends an event, or extends the last one. */
+status api_events_add(api_events *l, call_event what, int index, const char *text, size_t n, err *e);
+void api_events_free(api_events *l);
+
+/* One choice of an answer, or the part of it that a chunk of a stream adds. */
 typedef struct {
     int index;
-    const char *text;
+    const char *text; /* of a completion */
     size_t n_text;
-    const api_token *tokens; /* of logprobs */
+    const api_events *events; /* of a chat; NULL: none. A chunk has at most one event: */
+    const api_event *event;
+    const api_token *tokens; /* for logprobs */
     size_t n_tokens;
-    int64_t text_offset;       /* of the first of them, in characters */
-    const char *finish_reason; /* NULL: it continues */
-    const int32_t *ids;        /* return_token_ids */
+    int64_t text_offset;       /* offset of the first token, in characters */
+    const char *finish_reason; /* NULL: not finished */
+    const int32_t *ids;        /* for return_token_ids */
     size_t n_ids;
-    bool first; /* of a stream: the role is said */
+    bool first; /* first chunk of a stream, which has the role */
 } api_choice;
 
-/* Members of every object of one answer. */
+/* Members that all objects of one answer share. */
 typedef struct {
     const api_request *r;
     const tokenizer *tok;
@@ -137,14 +192,23 @@ typedef struct {
     const char *model, *fingerprint;
 } api_head;
 
-/* One choice as JSON; chunk: of a stream. NULL when out of memory. */
+/* Returns the message of a chat, or NULL if out of memory. */
+json_t *api_message_json(const api_events *l);
+/* Returns a choice as JSON, or NULL if out of memory. chunk: in the form of a stream. */
 json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk);
-/* The whole answer (takes choices, usage and kvasir); chunk: usage NULL leaves it out, or makes it null where the
- * request asked for usage. */
+/* Returns an answer; takes choices, usage and kvasir. In a chunk, usage NULL is omitted, or null if the request asked
+ * for usage. */
 json_t *api_answer(const api_head *h, json_t *choices, json_t *usage, json_t *kvasir, bool chunk);
-/* Ids as a list. */
+/* Number of prompt tokens, of those from the prefix cache, and of those in the KV cache; time since admission. */
+typedef struct {
+    int64_t total, cached, done, ms;
+} api_progress;
+
+/* Returns a chunk of a stream that reports progress, as llama.cpp's server does. */
+json_t *api_progress_json(const api_head *h, const api_progress *p);
+/* Returns token ids as a list. */
 json_t *api_ids(const int32_t *ids, size_t n);
-/* Characters of valid UTF-8. */
+/* Returns the number of characters of valid UTF-8. */
 int64_t api_characters(const char *text, size_t n);
 
 #endif

@@ -36,13 +36,13 @@ static bool is_utf8(const char *s, size_t n)
     return true;
 }
 
-/* JSON has no infinity; the number is what OpenAI's servers say of tokens that cannot come. */
+/* JSON has no infinity: writes -9999 like OpenAI's servers. */
 static json_t *logprob_json(float x)
 {
     return json_real(isfinite(x) ? (double)x : -9999.0);
 }
 
-/* The text of a token: as it is, or its bytes as bytes:\xe2\x80 where they are no characters alone. */
+/* Returns the text of a token, or `bytes:\xe2\x80` for bytes that are not valid UTF-8. */
 static json_t *token_text(const char *bytes, size_t n)
 {
     char out[6 + 4 * 64 + 1] = "bytes:";
@@ -53,7 +53,7 @@ static json_t *token_text(const char *bytes, size_t n)
     return json_string(out);
 }
 
-/* One token of a chat's logprobs: {"token","logprob","bytes"}. */
+/* Returns a token of a chat's logprobs: {"token","logprob","bytes"}. */
 static json_t *chat_token(const api_head *h, const api_score *s)
 {
     err e = {0};
@@ -84,7 +84,7 @@ static json_t *chat_logprobs(const api_head *h, const api_choice *c)
     return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 
-/* The best tokens of a row by their texts; of two with one text the more likely one. */
+/* Returns the best tokens of a row by text. Of two tokens with the same text, the more likely one counts. */
 static json_t *top_of(const api_head *h, const api_token *t)
 {
     json_t *out = json_object();
@@ -134,23 +134,72 @@ json_t *api_ids(const int32_t *ids, size_t n)
     return list;
 }
 
+/* ---- chat replies ---- */
+
+static const char *text_of(const api_events *l, const api_event *v)
+{
+    return l->text.p + v->at;
+}
+
+/* Returns a call without arguments. */
+static json_t *call_json(const api_events *l, const api_event *v, bool chunk)
+{
+    const char *name = text_of(l, v), *id = name + strlen(name) + 1;
+    json_t *j = json_pack("{s:s%, s:s, s:{s:s, s:s}}", "id", id, v->n - strlen(name) - 1, "type", "function",
+                          "function", "name", name, "arguments", "");
+    if (chunk) json_object_set_new(j, "index", json_integer(v->index));
+    return j;
+}
+
+/* Appends text to the string at key. */
+static void append(json_t *o, const char *key, const char *text, size_t n)
+{
+    const json_t *before = json_object_get(o, key);
+    if (!json_is_string(before)) json_object_set_new(o, key, json_stringn(text, n));
+    else json_object_set_new(o, key, json_pack("s%+%", json_string_value(before), json_string_length(before), text, n));
+}
+
+json_t *api_message_json(const api_events *l)
+{
+    json_t *m = json_pack("{s:s, s:n, s:n}", "role", "assistant", "content", "refusal"), *calls = json_array();
+    for (size_t i = 0; i < l->n; i++) {
+        const api_event *v = &l->list[i];
+        json_t *call = json_array_get(calls, json_array_size(calls) - 1);
+        if (v->what == CALL_TEXT) append(m, "content", text_of(l, v), v->n);
+        if (v->what == CALL_REASONING) append(m, "reasoning_content", text_of(l, v), v->n);
+        if (v->what == CALL_BEGIN) json_array_append_new(calls, call_json(l, v, false));
+        if (v->what == CALL_ARGS) append(json_object_get(call, "function"), "arguments", text_of(l, v), v->n);
+    }
+    if (l->n == 0) json_object_set_new(m, "content", json_string(""));
+    if (json_array_size(calls) > 0) json_object_set(m, "tool_calls", calls);
+    json_decref(calls);
+    return m;
+}
+
+/* Returns what a chunk adds to a message. */
+static json_t *delta_json(const api_choice *c)
+{
+    const api_event *v = c->event;
+    if (c->first) return json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+    if (!v) return json_object();
+    const char *text = text_of(c->events, v);
+    if (v->what == CALL_TEXT) return json_pack("{s:s%}", "content", text, v->n);
+    if (v->what == CALL_REASONING) return json_pack("{s:s%}", "reasoning_content", text, v->n);
+    if (v->what == CALL_BEGIN) return json_pack("{s:[o]}", "tool_calls", call_json(c->events, v, true));
+    return json_pack("{s:[{s:i, s:{s:s%}}]}", "tool_calls", "index", v->index, "function", "arguments", text, v->n);
+}
+
 json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk)
 {
     json_t *logprobs = !h->r->logprobs ? json_null() : h->r->chat ? chat_logprobs(h, c) : completion_logprobs(h, c);
     json_t *j;
-    if (!h->r->chat)
-        j = json_pack("{s:i, s:s%, s:o, s:s?}", "index", c->index, "text", c->text, c->n_text, "logprobs", logprobs,
-                      "finish_reason", c->finish_reason);
-    else if (!chunk)
-        j = json_pack("{s:i, s:{s:s, s:s%, s:n}, s:o, s:s?}", "index", c->index, "message", "role", "assistant",
-                      "content", c->text, c->n_text, "refusal", "logprobs", logprobs, "finish_reason",
+    if (h->r->chat)
+        j = json_pack("{s:i, s:o, s:o, s:s?}", "index", c->index, chunk ? "delta" : "message",
+                      chunk ? delta_json(c) : api_message_json(c->events), "logprobs", logprobs, "finish_reason",
                       c->finish_reason);
     else
-        j = json_pack("{s:i, s:{}, s:o, s:s?}", "index", c->index, "delta", "logprobs", logprobs, "finish_reason",
-                      c->finish_reason);
-    json_t *delta = chunk ? json_object_get(j, "delta") : NULL;
-    if (delta && c->first) json_object_set_new(delta, "role", json_string("assistant"));
-    if (delta && (c->first || c->n_text)) json_object_set_new(delta, "content", json_stringn(c->text, c->n_text));
+        j = json_pack("{s:i, s:s%, s:o, s:s?}", "index", c->index, "text", c->text, c->n_text, "logprobs", logprobs,
+                      "finish_reason", c->finish_reason);
     if (j && h->r->return_token_ids) json_object_set_new(j, "token_ids", api_ids(c->ids, c->n_ids));
     return j;
 }
@@ -165,4 +214,14 @@ json_t *api_answer(const api_head *h, json_t *choices, json_t *usage, json_t *kv
     else if (chunk && h->r->include_usage) json_object_set_new(j, "usage", json_null());
     if (kvasir) json_object_set_new(j, "kvasir", kvasir);
     return j;
+}
+
+json_t *api_progress_json(const api_head *h, const api_progress *p)
+{
+    json_t *j = api_answer(h, json_array(), NULL, NULL, true);
+    json_t *counts = json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)p->total, "cache", (json_int_t)p->cached,
+                               "processed", (json_int_t)p->done, "time_ms", (json_int_t)p->ms);
+    if (json_object_set_new(j, "prompt_progress", counts) == 0) return j;
+    json_decref(j);
+    return NULL;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Connections. One thread of libmicrohttpd reads and writes; it never waits for the model: a request whose answer is
- * not there is suspended, and the scheduler's thread wakes it. The library is opened here, since it would cost every
- * start of the program some milliseconds. */
+/* Connections. One thread of libmicrohttpd reads and writes and never waits for the model: it suspends a connection
+ * whose answer is not ready, and the scheduler's thread resumes it. The library is loaded here because linking it would
+ * add milliseconds to every start of the program. */
 #include "config.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -22,12 +23,12 @@
 
 enum {
     MOST_CONNECTIONS = 256,
-    SPARE_CONNECTIONS = 16, /* of these: where fewer are left, those that ask nothing are closed, the oldest first */
+    SPARE_CONNECTIONS = 16, /* below this number of free connections, idle ones are closed, oldest first */
     SILENT_SECONDS = 30,
-    REQUEST_SECONDS = 30, /* in which a whole request comes */
+    REQUEST_SECONDS = 30, /* time in which a request must arrive completely */
     HEADER_BYTES = 32 << 10,
     STREAM_BLOCK = 16 << 10,
-    LAST_BYTES_MS = 2000 /* that the last bytes have at the end */
+    LAST_BYTES_MS = 2000 /* time to send the last bytes before stopping */
 };
 
 #define MHD_FUNCTIONS(X)                                                                                               \
@@ -52,7 +53,7 @@ typedef struct {
     MHD_FUNCTIONS(MEMBER)
 } mhd_api;
 
-static mhd_api mhd; /* of the one server that a program has */
+static mhd_api mhd; /* one server per process */
 
 typedef union {
     struct sockaddr any;
@@ -60,43 +61,47 @@ typedef union {
     struct sockaddr_in6 v6;
 } address;
 
-/* A connection, from which requests come one after the other. */
+/* A connection, which carries one request at a time. */
 typedef struct {
     bool open;
     int fd;
-    bool busy;     /* a whole request was read, and its answer is not written */
-    int64_t since; /* when it last became busy or free */
+    bool busy;     /* a complete request was read and its answer is not yet sent */
+    int64_t since; /* last change of busy */
 } connection;
 
 struct http {
     http_options o;
-    pthread_mutex_t lock; /* of the connections, whose sockets are open */
+    pthread_mutex_t lock; /* protects the connections, whose sockets are open */
     connection connections[MOST_CONNECTIONS];
     size_t n_connections;
     struct MHD_Daemon *daemon;
-    int port, listening; /* listening: the socket, once it is ours to close; -1 */
-    int open;            /* exchanges in progress */
+    int port, listening; /* listening: listening socket after http_quiesce, closed by http_stop; -1: none */
+    int open;            /* number of exchanges in progress */
     bool draining;
-    http_counts counts; /* of the library's thread */
+    http_counts counts; /* used by the library's thread only */
 };
 
-/* A request on its way in, and its answer. */
+/* A request and its answer. */
 typedef struct {
     http *h;
     struct MHD_Connection *c;
     buffer body;
-    size_t dropped; /* bytes beyond what a body may have */
+    size_t dropped; /* bytes beyond the maximum body size */
     bool ready, answered;
-    int http_status; /* of the answer, once there is one */
+    int http_status; /* status of the answer; 0: none yet */
     http_route route;
+    int64_t began;   /* time of the request's first bytes */
+    char client[72]; /* see job_client */
     const char *rest, *origin;
+    const char *route_takes; /* method of the path, after 405 */
     api_error error;
+    char id[24]; /* request-id in answers of the Messages API */
     job *j;
 } exchange;
 
 /* ---- connections ---- */
 
-/* Closes the oldest connection without a whole request: it holds a place that others want. */
+/* Closes the oldest idle connection to make room for others. */
 static void cut_oldest(http *h)
 {
     connection *oldest = NULL;
@@ -104,7 +109,7 @@ static void cut_oldest(http *h)
         if (k->open && !k->busy && (!oldest || k->since < oldest->since)) oldest = k;
     if (!oldest) return;
     shutdown(oldest->fd, SHUT_RDWR);
-    oldest->busy = true; /* nothing more comes from it */
+    oldest->busy = true; /* ignore it from now on */
 }
 
 void http_tick(http *h, int64_t now)
@@ -133,7 +138,7 @@ static void remove_connection(http *h, connection *k)
     h->n_connections--;
 }
 
-/* Its socket is open in both calls. */
+/* Adds or removes a connection, whose socket is open in both cases. */
 static void notify(void *ctx, struct MHD_Connection *c, void **own, enum MHD_ConnectionNotificationCode what)
 {
     http *h = ctx;
@@ -156,6 +161,27 @@ static void set_busy(http *h, struct MHD_Connection *c, bool busy)
 
 /* ---- answers ---- */
 
+static const char *header(exchange *x, const char *name)
+{
+    return mhd.lookup_connection_value(x->c, MHD_HEADER_KIND, name);
+}
+
+/* Returns the header names that a preflight request asks for, if they are a list of names. Clients send headers of
+ * their own, such as x-stainless-os, and none of them has an effect here. */
+static const char *allowed_headers(exchange *x)
+{
+    const char *asked = header(x, "Access-Control-Request-Headers");
+    return asked && asked[strspn(asked, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ")] == 0
+               ? asked
+               : "authorization, content-type";
+}
+
+/* Returns the API of a path, which decides the form of errors. */
+static api_style style_of(const exchange *x)
+{
+    return x->route == ROUTE_MESSAGES || x->route == ROUTE_COUNT ? API_MESSAGES : API_OPENAI;
+}
+
 static enum MHD_Result send_response(exchange *x, int http_status, struct MHD_Response *r, const char *type)
 {
     if (!r) return MHD_NO;
@@ -163,14 +189,18 @@ static enum MHD_Result send_response(exchange *x, int http_status, struct MHD_Re
     mhd.add_response_header(r, "Cache-Control", "no-store");
     if (x->origin && x->h->o.cors && strcmp(x->origin, x->h->o.cors) == 0) {
         mhd.add_response_header(r, "Access-Control-Allow-Origin", x->h->o.cors);
-        mhd.add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type");
+        mhd.add_response_header(r, "Access-Control-Allow-Headers", allowed_headers(x));
         mhd.add_response_header(r, "Vary", "Origin");
     }
+    if (style_of(x) == API_MESSAGES) mhd.add_response_header(r, "request-id", x->id);
+    if (http_status == 405) mhd.add_response_header(r, "Allow", x->route_takes);
+    if (http_status == 415) mhd.add_response_header(r, "Accept-Encoding", "identity");
     if (http_status == 401) mhd.add_response_header(r, "WWW-Authenticate", "Bearer");
     if (http_status == 429) mhd.add_response_header(r, "Retry-After", "1");
     if (x->error.code && strcmp(x->error.code, "memory_exceeded") == 0)
         mhd.add_response_header(r, "x-should-retry", "false");
-    if (http_status == 413 || http_status == 400) mhd.add_response_header(r, "Connection", "close");
+    if (http_status == 413 || http_status == 415 || http_status == 400)
+        mhd.add_response_header(r, "Connection", "close");
     enum MHD_Result done = mhd.queue_response(x->c, (unsigned)http_status, r);
     mhd.destroy_response(r);
     x->answered = true;
@@ -178,7 +208,7 @@ static enum MHD_Result send_response(exchange *x, int http_status, struct MHD_Re
     return done;
 }
 
-/* Takes text, which malloc gave. */
+/* Sends text, which was allocated with malloc and is freed. */
 static enum MHD_Result send_text(exchange *x, int http_status, char *text, const char *type)
 {
     if (!text) return MHD_NO;
@@ -187,7 +217,7 @@ static enum MHD_Result send_text(exchange *x, int http_status, char *text, const
     return send_response(x, http_status, r, type);
 }
 
-/* The page, which may run its own script and ask this server, and nothing else. */
+/* Sends the page. Its policy allows only its own script and requests to this server. */
 static enum MHD_Result send_page(exchange *x)
 {
     size_t n;
@@ -204,7 +234,7 @@ static enum MHD_Result send_page(exchange *x)
 static enum MHD_Result send_error(exchange *x, const api_error *e)
 {
     x->error = *e;
-    return send_text(x, e->http, api_error_text(e), "application/json");
+    return send_text(x, e->http, api_error_styled(e, style_of(x), x->id), "application/json");
 }
 
 /* ---- jobs ---- */
@@ -226,11 +256,11 @@ static ssize_t read_stream(void *ctx, uint64_t at, char *out, size_t n)
     exchange *x = ctx;
     (void)at;
     long k = job_read(x->j, out, n);
-    return k == -1 ? MHD_CONTENT_READER_END_OF_STREAM : k == -2 ? MHD_CONTENT_READER_END_WITH_ERROR : (ssize_t)k;
+    return k < 0 ? MHD_CONTENT_READER_END_OF_STREAM : (ssize_t)k;
 }
 
-/* The answer of a job, if it can begin; else the connection sleeps. */
-static enum MHD_Result go_on(exchange *x)
+/* Sends the answer of a job if it can begin; otherwise the connection sleeps. */
+static enum MHD_Result respond(exchange *x)
 {
     api_error e;
     size_t n;
@@ -246,19 +276,24 @@ static enum MHD_Result go_on(exchange *x)
     return send_response(x, 200, r, x->route == ROUTE_LENS ? "application/x-ndjson" : "text/event-stream");
 }
 
-/* Whose request it is: the key's name, or the address. */
-static void name_client(exchange *x, job_client *client, const char *key)
+/* Identifies the client by the name of its key or by its address. */
+static void name_client(exchange *x, const char *key)
 {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const address *a = info ? (const void *)info->client_addr : NULL;
-    *client = (job_client){sleep_now, wake_up, x, -1, ""};
-    if (*key) snprintf(client->client, sizeof client->client, "key %s", key);
+    if (*key) snprintf(x->client, sizeof x->client, "key %s", key);
     else if (a)
         inet_ntop(a->any.sa_family,
                   a->any.sa_family == AF_INET ? (const void *)&a->v4.sin_addr : (const void *)&a->v6.sin6_addr,
-                  client->client, sizeof client->client);
-    info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (info) client->fd = info->connect_fd;
+                  x->client, sizeof x->client);
+}
+
+static job_client client_of(exchange *x)
+{
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    job_client client = {sleep_now, wake_up, x, info ? info->connect_fd : -1, ""};
+    memcpy(client.client, x->client, sizeof client.client);
+    return client;
 }
 
 static const char *body_of(const exchange *x)
@@ -266,24 +301,22 @@ static const char *body_of(const exchange *x)
     return x->body.p ? x->body.p : "";
 }
 
-static enum MHD_Result complete(exchange *x, const char *key)
+static enum MHD_Result complete(exchange *x)
 {
     api_request r;
     api_error e = {0};
-    job_client client;
-    api_kind of = x->route == ROUTE_LENS ? API_LENS : x->route == ROUTE_CHAT ? API_CHAT : API_COMPLETION;
-    if (!api_read(&r, of, body_of(x), x->body.n, x->h->o.strict, &e)) return send_error(x, &e);
-    name_client(x, &client, key);
+    const job_client client = client_of(x);
+    api_kind of = x->route == ROUTE_LENS        ? API_LENS
+                  : x->route == ROUTE_CHAT      ? API_CHAT
+                  : x->route == ROUTE_MESSAGES  ? API_MESSAGE
+                  : x->route == ROUTE_RESPONSES ? API_RESPONSE
+                                                : API_COMPLETION;
+    if (!api_read(&r, of, body_of(x), x->body.n, &x->h->o.rules, &e)) return send_error(x, &e);
     x->j = sched_submit(x->h->o.sched, &r, &client, &e);
-    return x->j ? go_on(x) : send_error(x, &e);
+    return x->j ? respond(x) : send_error(x, &e);
 }
 
 /* ---- requests ---- */
-
-static const char *header(exchange *x, const char *name)
-{
-    return mhd.lookup_connection_value(x->c, MHD_HEADER_KIND, name);
-}
 
 typedef struct {
     int host, length, coding;
@@ -300,16 +333,19 @@ static enum MHD_Result count_header(void *ctx, enum MHD_ValueKind kind, const ch
     return MHD_YES;
 }
 
-/* Refuses headers that a proxy may read differently. */
+/* Refuses headers that a proxy could interpret differently (request smuggling). */
 static bool check_headers(exchange *x, api_error *e)
 {
     header_counts n = {0};
     mhd.get_connection_values(x->c, MHD_HEADER_KIND, count_header, &n);
     if (n.host > 1 || n.length > 1 || n.coding > 1 || (n.length && n.coding))
-        return api_fail(e, 400, NULL, "a header that says the host or the length is there twice");
+        return api_fail(e, 400, NULL, "duplicate or conflicting Host, Content-Length or Transfer-Encoding header");
+    const char *coding = header(x, "Content-Encoding");
+    if (coding && strcasecmp(coding, "identity") != 0)
+        return api_fail(e, 415, NULL, "Content-Encoding '%.40s': send the body uncompressed", coding);
     const char *length = header(x, "Content-Length");
     if (length && strtoull(length, NULL, 10) > API_MAX_BODY)
-        return api_fail(e, 413, NULL, "the body has %.20s bytes, at most %d are taken", length, API_MAX_BODY);
+        return api_fail(e, 413, NULL, "body of %.20s bytes, expected at most %d", length, API_MAX_BODY);
     return true;
 }
 
@@ -319,9 +355,9 @@ static bool check_names(exchange *x, api_error *e)
     const char *host = header(x, "Host");
     x->origin = header(x, "Origin");
     if (!http_check_host(&h->o, host))
-        return api_fail(e, 421, NULL, "'%.80s' is no name of this server (--host-name)", host);
+        return api_fail(e, 421, NULL, "Host '%.80s' is not a name of this server (--host-name adds one)", host);
     if (!http_check_origin(&h->o, h->port, x->origin))
-        return api_fail(e, 403, NULL, "pages of '%.80s' may not ask (--cors)", x->origin);
+        return api_fail(e, 403, NULL, "Origin '%.80s' is not allowed (--cors allows one)", x->origin);
     return true;
 }
 
@@ -332,7 +368,7 @@ static enum MHD_Result send_health(exchange *x)
                      "application/json");
 }
 
-static enum MHD_Result answer(exchange *x, const char *key)
+static enum MHD_Result answer(exchange *x)
 {
     const http_options *o = &x->h->o;
     const char *type = "application/json";
@@ -346,31 +382,44 @@ static enum MHD_Result answer(exchange *x, const char *key)
         type = "text/plain; version=0.0.4";
         break;
     case ROUTE_INFO: text = http_info(o); break;
+    case ROUTE_COUNT: text = http_count_tokens(o, API_MESSAGES, body_of(x), x->body.n, &e); break;
+    case ROUTE_INPUT_TOKENS: text = http_count_tokens(o, API_RESPONSES, body_of(x), x->body.n, &e); break;
+    case ROUTE_HELLO: return send_text(x, 200, strdup("{}"), type);
     case ROUTE_TOKENIZE: text = http_tokenize(o, body_of(x), x->body.n, &e); break;
     case ROUTE_DETOKENIZE: text = http_detokenize(o, body_of(x), x->body.n, &e); break;
     case ROUTE_PAGE: return send_page(x);
     case ROUTE_LENS_MAP:
         text = sched_lens_map(o->sched, x->rest, mhd.lookup_connection_value(x->c, MHD_GET_ARGUMENT_KIND, "s"), &e);
         break;
-    default: return complete(x, key);
+    default: return complete(x);
     }
     return e.http ? send_error(x, &e) : send_text(x, 200, text, type);
 }
 
-/* Answers a request that was read as a whole. */
+/* Checks the key of x-api-key or, without this header, of Authorization. */
+static const char *check_key(exchange *x)
+{
+    char text[512];
+    const char *own = header(x, "x-api-key");
+    snprintf(text, sizeof text, "Bearer %s", own ? own : "");
+    return http_check_key(&x->h->o, own ? text : header(x, "Authorization"));
+}
+
+/* Answers a complete request. */
 static enum MHD_Result take(exchange *x, const char *method, const char *url)
 {
     api_error e = {0};
     x->ready = true;
     set_busy(x->h, x->c, true);
-    if (x->dropped) api_fail(&e, 413, NULL, "the body has more than %d bytes", API_MAX_BODY);
+    if (x->dropped) api_fail(&e, 413, NULL, "body of more than %d bytes", API_MAX_BODY);
     else if (check_names(x, &e) && x->origin && x->h->o.cors && strcmp(method, "OPTIONS") == 0)
         return send_text(x, 204, strdup(""), "text/plain");
-    if (e.http || !http_find(&x->route, method, url, &x->rest, &e)) return send_error(x, &e);
-    const char *key = http_check_key(&x->h->o, header(x, "Authorization"));
-    if (!key && (x->route == ROUTE_HEALTH || x->route == ROUTE_PAGE)) key = "";
-    if (key) return answer(x, key);
-    api_fail(&e, 401, "invalid_api_key", "no valid key: Authorization: Bearer KEY");
+    if (e.http || !http_find(&x->route, method, url, &x->rest, &x->route_takes, &e)) return send_error(x, &e);
+    const char *key = check_key(x);
+    if (!key && (x->route == ROUTE_HEALTH || x->route == ROUTE_PAGE || x->route == ROUTE_HELLO)) key = "";
+    name_client(x, key ? key : "");
+    if (key) return answer(x);
+    api_fail(&e, 401, "invalid_api_key", "missing or invalid API key; send Authorization: Bearer KEY");
     return send_error(x, &e);
 }
 
@@ -387,7 +436,7 @@ static enum MHD_Result add_body(exchange *x, const char *data, size_t *n)
     return st == ST_OK ? MHD_YES : MHD_NO;
 }
 
-/* Called with the headers, with each part of the body, after the last one, and when a sleeping connection wakes. */
+/* Called with the headers, with each part of the body, after the last part, and when a sleeping connection resumes. */
 static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *data, size_t *n_data, void **own)
 {
@@ -400,12 +449,31 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *u
         *own = x;
         x->h = ctx;
         x->c = c;
+        x->began = clock_ns();
+        snprintf(x->id, sizeof x->id, "req_%016" PRIx64, (uint64_t)clock_ns());
         __atomic_add_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
         return check_headers(x, &bad) ? MHD_YES : send_error(x, &bad);
     }
     if (x->answered) return MHD_YES;
     if (*n_data) return add_body(x, data, n_data);
-    return x->ready ? go_on(x) : take(x, method, url);
+    return x->ready ? respond(x) : take(x, method, url);
+}
+
+/* Prints time, client, path, status, token counts and seconds of a request; no text of the client, except for the name
+ * of its key. */
+static void log_request(const exchange *x)
+{
+    char tokens[96] = "", at[32];
+    const time_t now = time(NULL);
+    struct tm utc;
+    strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    if (x->j) {
+        const api_usage u = job_usage(x->j);
+        snprintf(tokens, sizeof tokens, " | prompt %lld, cached %lld, new %lld tokens", (long long)u.prompt,
+                 (long long)u.cached, (long long)u.generated);
+    }
+    fprintf(stderr, "%s %s %s %d%s | %.3f s\n", at, *x->client ? x->client : "-", http_path(x->route),
+            x->http_status ? x->http_status : 499, tokens, (double)(clock_ns() - x->began) / 1e9);
 }
 
 static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_RequestTerminationCode why)
@@ -414,6 +482,7 @@ static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_
     (void)why;
     if (!x) return;
     set_busy(ctx, c, false);
+    if (x->h->o.log) log_request(x);
     if (x->j) job_leave(x->j);
     http_count(&x->h->counts, x->route, x->http_status, x->error.code);
     __atomic_sub_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
@@ -428,7 +497,7 @@ static status open_library(err *e)
 {
     if (mhd.library) return ST_OK;
     void *library = dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return err_set(e, ST_UNSUPPORTED, "serve needs libmicrohttpd: %.160s", dlerror());
+    if (!library) return err_set(e, ST_UNSUPPORTED, "serve requires libmicrohttpd: %.160s", dlerror());
 #define FIND(name)                                                                                                     \
     if (!(*(void **)(void *)&mhd.name = dlsym(library, "MHD_" #name)))                                                 \
         return err_set(e, ST_UNSUPPORTED, "libmicrohttpd has no MHD_" #name);
@@ -445,7 +514,7 @@ static status read_address(address *a, const http_options *o, err *e)
     if (inet_pton(AF_INET, host, &a->v4.sin_addr) == 1) return ST_OK;
     *a = (address){.v6 = {.sin6_family = AF_INET6, .sin6_port = port}};
     if (inet_pton(AF_INET6, host, &a->v6.sin6_addr) == 1) return ST_OK;
-    return err_set(e, ST_USAGE, "--host: '%.80s' is not an address such as 127.0.0.1 or ::1", o->host);
+    return err_set(e, ST_USAGE, "--host %.80s: expected an address such as 127.0.0.1 or ::1", o->host);
 }
 
 static void be_quiet(void *ctx, const char *format, va_list args)
@@ -477,7 +546,7 @@ status http_start(http **out, const http_options *o, int *port, err *e)
     if (!h->daemon) {
         pthread_mutex_destroy(&h->lock);
         mem_free(h);
-        return err_set(e, ST_IO, "cannot listen on %.80s port %d: in use, or not allowed", o->host, o->port);
+        return err_set(e, ST_IO, "cannot listen on %.80s port %d: in use or not permitted", o->host, o->port);
     }
     const union MHD_DaemonInfo *info = mhd.get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
     h->port = *port = info ? info->port : o->port;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A build without libmicrohttpd. */
+/* Stubs of a build without libmicrohttpd. */
 #include "config.h"
 
 #include "serve/http.h"
@@ -9,7 +9,7 @@ status http_start(http **out, const http_options *o, int *port, err *e)
     (void)o;
     *out = NULL;
     *port = 0;
-    return err_set(e, ST_UNSUPPORTED, "this build has no HTTP server: libmicrohttpd was not there");
+    return err_set(e, ST_UNSUPPORTED, "built without libmicrohttpd; serve is unavailable");
 }
 
 void http_quiesce(http *h)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Answers of a request, and when its client gets them. */
+/* Output of a request, and when its client is woken. */
 #include "config.h"
 
 #include <stdio.h>
@@ -19,21 +19,24 @@ void job_wake(job *j)
 
 bool job_done(const job *j)
 {
-    for (size_t i = 0; i < j->n_choices; i++)
-        if (j->choices[i].state != CHOICE_DONE) return false;
+    for (size_t i = 0; i < j->n_gens; i++)
+        if (j->gens[i].state != GEN_DONE) return false;
     return true;
 }
 
 void job_free(job *j)
 {
-    for (size_t i = 0; i < j->n_choices; i++) choice_free(&j->choices[i]);
+    for (size_t i = 0; i < j->n_gens; i++) gen_free(&j->gens[i]);
     for (size_t i = 0; i < j->n_prompts; i++) token_list_free(&j->prompts[i]);
-    mem_free(j->choices);
+    mem_free(j->gens);
     mem_free(j->forks);
     mem_free(j->prompts);
     mem_free(j->out.p);
     mem_free(j->lens);
     drafter_free(j->draft);
+    api_stream_free(&j->form);
+    grammar_drop(j->under);
+    json_decref(j->schema_ignored);
     api_free(&j->r);
     pthread_mutex_destroy(&j->lock);
     mem_free(j);
@@ -46,24 +49,35 @@ static status no_memory(err *e)
     return err_set(e, ST_NOMEM, "out of memory for an answer");
 }
 
-static json_t *usage_of(const job *j)
+static api_usage usage_of(const job *j)
 {
-    int64_t prompt = 0, said = 0, known = 0;
-    for (size_t i = 0; i < j->n_prompts; i++) prompt += (int64_t)j->prompts[i].n;
-    for (size_t i = 0; i < j->n_choices; i++) said += (int64_t)j->choices[i].n_new;
-    for (size_t i = 0; i < j->n_choices; i += (size_t)j->r.n) known += (int64_t)j->choices[i].n_cached;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
-                     (json_int_t)said, "total_tokens", (json_int_t)(prompt + said), "prompt_tokens_details",
-                     "cached_tokens", (json_int_t)known);
+    api_usage u = {0};
+    for (size_t i = 0; i < j->n_prompts; i++) u.prompt += (int64_t)j->prompts[i].n;
+    for (size_t i = 0; i < j->n_gens; i++) u.generated += (int64_t)j->gens[i].n_new;
+    for (size_t i = 0; i < j->n_gens; i++) u.thinking += (int64_t)j->gens[i].n_thinking;
+    for (size_t i = 0; i < j->n_gens; i += (size_t)j->r.n) u.cached += (int64_t)j->gens[i].n_cached;
+    return u;
 }
 
-/* Sums the counts of drafts over all choices. */
+static json_t *usage_json(const job *j)
+{
+    const api_usage u = usage_of(j);
+    json_t *o = json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)u.prompt, "completion_tokens",
+                          (json_int_t)u.generated, "total_tokens", (json_int_t)(u.prompt + u.generated),
+                          "prompt_tokens_details", "cached_tokens", (json_int_t)u.cached);
+    if (o && j->r.chat)
+        json_object_set_new(o, "completion_tokens_details",
+                            json_pack("{s:I}", "reasoning_tokens", (json_int_t)u.thinking));
+    return o;
+}
+
+/* Sums the draft counts of all sequences. */
 static json_t *draft_of(const job *j)
 {
     draft_counts all = {0};
-    for (size_t i = 0; i < j->n_choices; i++) {
-        if (!j->choices[i].q.draft) continue;
-        const draft_counts n = drafter_counts(j->choices[i].q.draft);
+    for (size_t i = 0; i < j->n_gens; i++) {
+        if (!j->gens[i].q.draft) continue;
+        const draft_counts n = drafter_counts(j->gens[i].q.draft);
         all.proposed += n.proposed;
         all.accepted += n.accepted;
         all.verifications += n.verifications;
@@ -72,32 +86,37 @@ static json_t *draft_of(const job *j)
     return draft_json(j->r.draft, &all);
 }
 
-/* Our own object: sums of all choices; counts are of decode steps, means over layers. */
+/* Returns the `kvasir` object: sums over all sequences; attended, visible and read_bytes are means per decode step. */
 static json_t *kvasir_of(const job *j)
 {
     char params[512], attn[1024];
     double steps = 0, attended = 0, visible = 0, read = 0;
-    size_t kv = 0, index = 0, known = 0;
+    size_t kv = 0, index = 0, cached = 0;
     bool exact = true;
+    int bad = 0;
     int layers = decoder_model(j->sched->o.dec)->config.n_kv;
-    for (size_t i = 0; i < j->n_choices; i++) {
-        const choice *c = &j->choices[i];
-        steps += (double)c->stats.steps;
-        attended += c->stats.attended;
-        visible += c->stats.visible;
-        read += c->stats.kv_read + c->stats.index_read;
-        kv += c->held.kv;
-        index += c->held.index;
-        known += c->n_cached;
-        exact &= c->exact_prompt;
+    for (size_t i = 0; i < j->n_gens; i++) {
+        const gen *g = &j->gens[i];
+        steps += (double)g->stats.steps;
+        attended += g->stats.attended;
+        visible += g->stats.visible;
+        read += g->stats.kv_read + g->stats.index_read;
+        kv += g->held.kv;
+        index += g->held.index;
+        cached += g->n_cached;
+        exact &= g->exact_prompt;
+        bad += g->parser ? call_parser_bad(g->parser) : 0;
     }
     attn_spec_params(&j->spec, params, sizeof params);
     snprintf(attn, sizeof attn, "%s%s%s", j->spec.text, *params ? " " : "", params);
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:O, s:f, s:f, s:f}", "attn", attn, "kv_bytes",
-                          (json_int_t)kv, "index_bytes", (json_int_t)index, "prefix_tokens", (json_int_t)known, "seed",
+                          (json_int_t)kv, "index_bytes", (json_int_t)index, "prefix_tokens", (json_int_t)cached, "seed",
                           (json_int_t)j->seed, "exact_prompt", exact && j->decode <= 0, "ignored", j->r.ignored,
                           "queue_seconds", (double)(j->admitted_ns - j->submitted_ns) / 1e9, "prefill_seconds",
                           (double)j->prefill_ns / 1e9, "decode_seconds", (double)j->decode_ns / 1e9);
+    if (o && json_array_size(j->r.changes) > 0) json_object_set(o, "prompt_changes", j->r.changes);
+    if (o && json_array_size(j->schema_ignored) > 0) json_object_set(o, "schema_ignored", j->schema_ignored);
+    if (o && bad > 0) json_object_set_new(o, "bad_calls", json_integer(bad));
     if (o && j->draft) json_object_set_new(o, "draft", draft_of(j));
     if (o && steps > 0) {
         json_object_set_new(o, "attended", json_real(attended / steps / layers));
@@ -107,7 +126,7 @@ static json_t *kvasir_of(const job *j)
     return o;
 }
 
-/* Takes j. prefix: of an event of a stream, or "". */
+/* Appends a JSON value to the output and frees it. prefix: beginning of a stream event, or "". */
 static status put(job *j, json_t *what, const char *prefix, const char *end, err *e)
 {
     char *text = what ? json_dumps(what, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
@@ -120,34 +139,57 @@ static status put(job *j, json_t *what, const char *prefix, const char *end, err
     return st;
 }
 
-/* Returns the part of a choice that was not written yet. */
-static api_choice news_of(const choice *c)
+/* Returns the part of a sequence that was not written yet. */
+static api_choice news_of(const gen *g)
 {
-    const size_t ids = c->n_new - c->sent_ids;
-    return (api_choice){.index = c->index,
-                        .text = c->text.p ? c->text.p + c->text.at : "",
-                        .n_text = c->text.n - c->text.at,
-                        .tokens = c->tokens ? c->tokens + c->sent_tokens : NULL,
-                        .n_tokens = c->n_tokens - c->sent_tokens,
-                        .text_offset = c->sent_offset,
-                        .ids = ids ? c->q.ids.ids + c->prompt->n + c->sent_ids : NULL,
+    const size_t ids = g->n_new - g->sent_ids;
+    return (api_choice){.index = g->index,
+                        .events = g->j->r.chat ? &g->events : NULL,
+                        .text = g->text.p ? g->text.p + g->text.at : "",
+                        .n_text = g->text.n - g->text.at,
+                        .tokens = g->tokens ? g->tokens + g->sent_tokens : NULL,
+                        .n_tokens = g->n_tokens - g->sent_tokens,
+                        .text_offset = g->sent_offset,
+                        .ids = ids ? g->q.ids.ids + g->prompt->n + g->sent_ids : NULL,
                         .n_ids = ids};
 }
 
-/* ---- whole answers ---- */
+/* ---- other APIs ---- */
+
+/* Writes the part of the reply since the last call; at its end the whole answer in *answer. */
+static status form_news(job *j, json_t **answer, err *e)
+{
+    gen *g = &j->gens[0];
+    const api_usage u = usage_of(j);
+    *answer = NULL;
+    TRY(api_stream_begin(&j->form, &u, e));
+    TRY(api_stream_add(&j->form, &g->events, e));
+    g->events.n = g->events.text.n = g->events.text.at = 0;
+    if (g->state != GEN_DONE || g->closed) return ST_OK;
+    g->closed = true;
+    const char *stop = g->out.stopped ? j->r.stop[g->out.stops.hit] : NULL;
+    return api_stream_end(&j->form, answer, g->finish, stop, &u, kvasir_of(j), e);
+}
+
+/* ---- complete answers ---- */
 
 static status whole(job *j, err *e)
 {
-    json_t *choices = json_array();
-    for (size_t i = 0; i < j->n_choices; i++) {
-        api_choice a = news_of(&j->choices[i]);
-        a.finish_reason = j->choices[i].finish;
+    json_t *choices, *answer;
+    if (j->r.style != API_OPENAI) {
+        TRY(form_news(j, &answer, e));
+        return put(j, answer, "", "\n", e);
+    }
+    choices = json_array();
+    for (size_t i = 0; i < j->n_gens; i++) {
+        api_choice a = news_of(&j->gens[i]);
+        a.finish_reason = j->gens[i].finish;
         if (json_array_append_new(choices, api_choice_json(&j->head, &a, false)) != 0) {
             json_decref(choices);
             return no_memory(e);
         }
     }
-    return put(j, api_answer(&j->head, choices, usage_of(j), kvasir_of(j), false), "", "\n", e);
+    return put(j, api_answer(&j->head, choices, usage_json(j), kvasir_of(j), false), "", "\n", e);
 }
 
 /* ---- streams ---- */
@@ -159,34 +201,81 @@ static status chunk(job *j, const api_choice *a, err *e)
         json_decref(choices);
         return no_memory(e);
     }
-    json_t *usage = a ? NULL : usage_of(j);
+    json_t *usage = a ? NULL : usage_json(j);
     return put(j, api_answer(&j->head, choices, usage, a ? NULL : kvasir_of(j), true), "data: ", "\n\n", e);
 }
 
-/* Writes the part of a choice since its last chunk. */
-static status news(job *j, choice *c, err *e)
+/* Notes that everything so far was written. */
+static void sent(gen *g)
 {
-    bool done = c->state == CHOICE_DONE, chat = j->r.chat;
-    api_choice a = news_of(c);
-    a.first = chat && !c->opened;
-    bool any = a.n_text || (j->r.logprobs && a.n_tokens) || (j->r.return_token_ids && a.n_ids) || a.first;
-    if (done && !chat) a.finish_reason = c->finish;
-    if (any || (done && !chat)) TRY(chunk(j, &a, e));
-    c->opened = true;
-    c->sent_offset += api_characters(a.text, a.n_text);
-    c->text.at = c->text.n;
-    c->sent_tokens = c->n_tokens;
-    c->sent_ids = c->n_new;
-    if (!done) return ST_OK;
-    c->closed = true;
-    return chat ? chunk(j, &(api_choice){.index = c->index, .text = "", .finish_reason = c->finish}, e) : ST_OK;
+    g->opened = true;
+    if (g->text.p) g->sent_offset += api_characters(g->text.p + g->text.at, g->text.n - g->text.at);
+    g->text.at = g->text.n;
+    g->sent_tokens = g->n_tokens;
+    g->sent_ids = g->n_new;
+}
+
+/* Writes the part of a completion since its last chunk. */
+static status news(job *j, gen *g, err *e)
+{
+    const bool done = g->state == GEN_DONE;
+    api_choice a = news_of(g);
+    const bool any = a.n_text || (j->r.logprobs && a.n_tokens) || (j->r.return_token_ids && a.n_ids);
+    if (done) a.finish_reason = g->finish;
+    g->closed = done;
+    return any || done ? chunk(j, &a, e) : ST_OK;
+}
+
+/* Writes the part of a chat since its last chunk: the role, a chunk for each event, and the reason of its end. The
+ * first of these chunks has the new tokens. */
+static status chat_news(job *j, gen *g, err *e)
+{
+    api_choice a = news_of(g);
+    bool due = (j->r.logprobs && a.n_tokens) || (j->r.return_token_ids && a.n_ids);
+    a.first = !g->opened;
+    if (a.first) TRY(chunk(j, &a, e));
+    for (size_t i = 0; i < g->events.n; i++) {
+        if (a.first || a.event) a.n_tokens = a.n_ids = 0;
+        due = due && !a.first;
+        a.first = false;
+        if (g->events.list[i].what == CALL_END) continue;
+        a.event = &g->events.list[i];
+        TRY(chunk(j, &a, e));
+    }
+    if (due && !a.first && !a.event) TRY(chunk(j, &a, e));
+    g->events.n = g->events.text.n = g->events.text.at = 0;
+    if (g->state != GEN_DONE) return ST_OK;
+    g->closed = true;
+    return chunk(j, &(api_choice){.index = g->index, .events = &g->events, .finish_reason = g->finish}, e);
+}
+
+/* Writes the number of prompt tokens in the KV cache if it grew. Only the first sequence of a prompt counts. */
+static status progress(job *j, err *e)
+{
+    api_progress p = {.ms = (clock_ns() - j->admitted_ns) / 1000000};
+    for (size_t i = 0; i < j->n_gens; i += (size_t)j->r.n) {
+        const gen *g = &j->gens[i];
+        p.total += (int64_t)g->prompt->n;
+        p.cached += (int64_t)g->n_cached;
+        p.done += (int64_t)(g->n_new || g->state == GEN_DONE ? g->prompt->n : g->q.n_fed);
+    }
+    if (p.done <= j->n_reported) return ST_OK;
+    j->n_reported = p.done;
+    return put(j, api_progress_json(&j->head, &p), "data: ", "\n\n", e);
 }
 
 static status stream(job *j, err *e)
 {
-    for (size_t i = 0; i < j->n_choices; i++) {
-        choice *c = &j->choices[i];
-        if (c->state >= CHOICE_DECODES && !c->closed) TRY(news(j, c, e));
+    json_t *answer = NULL;
+    status st = j->r.style != API_OPENAI ? form_news(j, &answer, e) : ST_OK;
+    json_decref(answer);
+    if (j->r.style != API_OPENAI) return st;
+    if (j->r.return_progress) TRY(progress(j, e));
+    for (size_t i = 0; i < j->n_gens; i++) {
+        gen *g = &j->gens[i];
+        if (g->state < GEN_DECODES || g->closed) continue;
+        TRY(j->r.chat ? chat_news(j, g, e) : news(j, g, e));
+        sent(g);
     }
     if (!job_done(j)) return ST_OK;
     if (j->r.include_usage) TRY(chunk(j, NULL, e));
@@ -197,6 +286,7 @@ static status stream(job *j, err *e)
 status job_hand_out(job *j, err *e)
 {
     bool done = job_done(j);
+    j->usage = usage_of(j);
     status st = j->lens ? ST_OK : j->r.stream ? stream(j, e) : done ? whole(j, e) : ST_OK;
     if (st != ST_OK) return st;
     size_t unread = j->out.n - j->out.at;
@@ -207,24 +297,32 @@ status job_hand_out(job *j, err *e)
     return ST_OK;
 }
 
+/* Writes an error as the last event of a stream. */
+static void write_error(job *j, const api_error *e)
+{
+    char *text = api_error_text(e);
+    err no = {0};
+    const char *before = j->lens ? "{\"kind\":\"error\"," : "data: ", *from = text ? text + (j->lens != NULL) : "";
+    if (text && buffer_add(&j->out, before, strlen(before), &no) == ST_OK &&
+        buffer_add(&j->out, from, strlen(from), &no) == ST_OK)
+        (void)buffer_add(&j->out, "\n\n", 2, &no);
+    free(text);
+}
+
 void job_fail(job *j, const api_error *e)
 {
+    err no = {0};
     if (j->ended) return;
     if (j->admitted && j->r.stream) {
-        char *text = api_error_text(e);
-        err no = {0};
-        const char *before = j->lens ? "{\"kind\":\"error\"," : "data: ", *from = text ? text + (j->lens != NULL) : "";
-        if (text && buffer_add(&j->out, before, strlen(before), &no) == ST_OK &&
-            buffer_add(&j->out, from, strlen(from), &no) == ST_OK)
-            (void)buffer_add(&j->out, "\n\n", 2, &no);
-        free(text);
+        if (j->r.style != API_OPENAI) (void)j->form.form->fail(&j->form, e, &no);
+        else write_error(j, e);
     }
     j->error = *e;
     j->ended = true;
     job_wake(j);
 }
 
-/* ---- the client's side ---- */
+/* ---- client side ---- */
 
 bool job_streams(const job *j)
 {
@@ -235,14 +333,14 @@ bool job_start(job *j, api_error *e)
 {
     *e = (api_error){0};
     pthread_mutex_lock(&j->lock);
-    bool known = j->ended || (j->admitted && j->r.stream);
-    if (known && !(j->admitted && j->r.stream)) *e = j->error;
-    if (!known) {
+    bool ready = j->ended || (j->admitted && j->r.stream);
+    if (ready && !(j->admitted && j->r.stream)) *e = j->error;
+    if (!ready) {
         j->asleep = true;
         j->client.sleep(j->client.ctx);
     }
     pthread_mutex_unlock(&j->lock);
-    return known;
+    return ready;
 }
 
 long job_read(job *j, char *out, size_t n)
@@ -254,7 +352,7 @@ long job_read(job *j, char *out, size_t n)
     if (k) memcpy(out, j->out.p + j->out.at, k);
     j->out.at += k;
     got = (long)k;
-    if (k == 0 && j->ended) got = j->error.http ? -2 : -1;
+    if (k == 0 && j->ended) got = -1;
     if (got == 0) {
         j->asleep = true;
         j->client.sleep(j->client.ctx);
@@ -267,6 +365,14 @@ const char *job_text(job *j, size_t *n)
 {
     *n = j->out.n;
     return j->out.p ? j->out.p : "";
+}
+
+api_usage job_usage(job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const api_usage u = j->usage;
+    pthread_mutex_unlock(&j->lock);
+    return u;
 }
 
 void job_leave(job *j)

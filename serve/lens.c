@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Lenses over HTTP: a request's records as they come, and bitmaps of what its steps read. A lens takes one place of the
- * batch and goes on a chunk of its prompt, or a step, at a time, as other requests' prompts do. */
+/* Lenses over HTTP: records as they are made, and bitmaps of the positions that steps read. A lens counts as one
+ * sequence of the batch and advances by a prompt chunk or one step at a time, like a prompt. */
 #include "config.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-enum { MAP_BYTES = 64 << 20 }; /* bitmaps of all lenses; the oldest ones go first */
+enum { MAP_BYTES = 64 << 20 }; /* bitmaps of all lenses; the oldest are dropped first */
 
 /* Positions that the steps of one lens read: [steps][n][layers][row], as in lens_bits. */
 struct lens_map {
@@ -28,7 +28,7 @@ static bool read_spec(const scheduler *s, const job *j, const char *text, const 
     err why = {0};
     api_request r = {.attn = text, .budget = j->r.budget, .kv = kv, .skip = j->r.skip, .decode = -1};
     int64_t decode;
-    if (!r.skip && !s->o.attn.skip) r.skip = "0"; /* one value for all that are compared */
+    if (!r.skip && !s->o.attn.skip) r.skip = "0"; /* the same value for all compared strategies */
     return sched_spec(s, &r, out, &decode, &why) == ST_OK || api_bad(e, "strategies", "%s", why.msg);
 }
 
@@ -41,7 +41,7 @@ static bool find_drive(job_lens *l, const char *drive, api_error *e)
         lens_name(name, &l->spec[i]);
         if (strcmp(drive, name) == 0 || strcmp(drive, l->spec[i].text) == 0) l->drive = i + 1;
     }
-    return l->drive || api_bad(e, "drive", "drive: '%.80s', expected full or one of the strategies", drive);
+    return l->drive || api_bad(e, "drive", "drive: '%.80s', expected full or one of strategies", drive);
 }
 
 bool job_read_lens(scheduler *s, job *j, api_error *e)
@@ -49,19 +49,19 @@ bool job_read_lens(scheduler *s, job *j, api_error *e)
     err why = {0};
     size_t n = (size_t)j->r.n_strategies;
     if (1 + n > s->o.batch)
-        return api_bad(e, "strategies", "strategies: %zu and full are %zu sequences, --batch is %zu", n, n + 1,
+        return api_bad(e, "strategies", "strategies: %zu and full need %zu sequences, --batch is %zu", n, n + 1,
                        s->o.batch);
     if (MEM_NEW(&j->lens, 1, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
     j->lens->n = n;
-    bool exact = s->o.attn.kv.kind == KV_EXACT && !j->r.kv; /* as the rows of full attention have to be */
+    bool exact = s->o.attn.kv.kind == KV_PLAIN && !j->r.kv; /* full attention requires unquantized rows */
     bool good = read_spec(s, j, "full", exact ? NULL : "f16", &j->lens->full, e);
     for (size_t i = 0; i < n && good; i++) good = read_spec(s, j, j->r.strategies[i], j->r.kv, &j->lens->spec[i], e);
     return good && find_drive(j->lens, j->r.drive, e);
 }
 
-static lens_options options_of(const choice *c, const scheduler *s)
+static lens_options options_of(const gen *g, const scheduler *s)
 {
-    const job *j = c->j;
+    const job *j = g->j;
     return (lens_options){.dec = s->o.dec,
                           .tok = s->o.tok,
                           .model = s->o.model,
@@ -70,17 +70,17 @@ static lens_options options_of(const choice *c, const scheduler *s)
                           .spec = j->lens->spec,
                           .n = j->lens->n,
                           .drive = j->lens->drive,
-                          .ids = c->prompt->ids,
-                          .n_ids = c->prompt->n,
+                          .ids = g->prompt->ids,
+                          .n_ids = g->prompt->n,
                           .n_new = (size_t)j->r.max_tokens,
                           .ignore_eos = j->r.ignore_eos};
 }
 
-status choice_plan_lens(choice *c, const scheduler *s, err *e)
+status gen_plan_lens(gen *g, const scheduler *s, err *e)
 {
-    const lens_options o = options_of(c, s);
-    if (o.n_ids < 2) return err_set(e, ST_USAGE, "prompt: %zu tokens, at least 2 are needed", o.n_ids);
-    return lens_plan(&c->bytes, &o, &s->o.decoder, e);
+    const lens_options o = options_of(g, s);
+    if (o.n_ids < 2) return err_set(e, ST_USAGE, "prompt: %zu tokens, expected at least 2", o.n_ids);
+    return lens_plan(&g->bytes, &o, &s->o.decoder, e);
 }
 
 /* ---- records ---- */
@@ -121,7 +121,7 @@ static void begin_map(scheduler *s, const job *j, size_t row)
 {
     lens_map *m, **end = &s->maps;
     err e = {0};
-    if (MEM_NEW(&m, 1, &e) != ST_OK) return; /* there will be no bitmaps */
+    if (MEM_NEW(&m, 1, &e) != ST_OK) return; /* no bitmaps for this lens */
     m->n = j->lens->n;
     m->layers = (size_t)decoder_attn_shape(s->o.dec)->n_layers;
     m->row = row;
@@ -130,21 +130,21 @@ static void begin_map(scheduler *s, const job *j, size_t row)
     *end = m;
 }
 
-/* Keeps what the last step read, if there is room: other lenses give way, the oldest first. */
-static void keep_map(scheduler *s, const choice *c)
+/* Keeps the bitmaps of the last step if there is room; drops the oldest lenses first. */
+static void keep_map(scheduler *s, const gen *g)
 {
     err e = {0};
     size_t row;
-    (void)lens_bits(c->lens, 0, &row);
+    (void)lens_bits(g->lens, 0, &row);
     pthread_mutex_lock(&s->lock);
-    if (lens_steps(c->lens) == 1) begin_map(s, c->j, row);
-    lens_map *m = find_map(s, c->j->head.id, strlen(c->j->head.id));
+    if (lens_steps(g->lens) == 1) begin_map(s, g->j, row);
+    lens_map *m = find_map(s, g->j->head.id, strlen(g->j->head.id));
     size_t layers = m ? m->layers * m->row : 0, step = m ? m->n * layers : 0;
     while (m && s->map_bytes + step > MAP_BYTES && s->maps != m) drop_map(s, &s->maps);
-    if (m && m->steps + 1 == lens_steps(c->lens) && s->map_bytes + step <= MAP_BYTES &&
+    if (m && m->steps + 1 == lens_steps(g->lens) && s->map_bytes + step <= MAP_BYTES &&
         MEM_GROW(&m->bits, bytes_of(m) + step, &e) == ST_OK) {
         for (size_t i = 0; i < m->n; i++)
-            memcpy(m->bits + m->steps * step + i * layers, lens_bits(c->lens, i, &row), layers);
+            memcpy(m->bits + m->steps * step + i * layers, lens_bits(g->lens, i, &row), layers);
         m->steps++;
         s->map_bytes += step;
     }
@@ -176,13 +176,13 @@ char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_e
     json_t *j = NULL;
     unsigned long i = slash ? strtoul(slash + 1, &end, 10) : 0, k = strategy ? strtoul(strategy, NULL, 10) : 1;
     if (!slash || end == slash + 1 || *end) {
-        api_fail(e, 404, NULL, "there is no /lens/%.80s here, expected /lens/ID/STEP", path);
+        api_fail(e, 404, NULL, "unknown path /lens/%.80s, expected /lens/ID/STEP", path);
         return NULL;
     }
     pthread_mutex_lock(&s->lock);
     const lens_map *m = find_map(s, path, (size_t)(slash - path));
     if (!m || i >= m->steps || k < 1 || k > m->n)
-        api_fail(e, 404, NULL, "there is no step %lu of strategy %lu of this lens, or not any more", i, k);
+        api_fail(e, 404, NULL, "step %lu of strategy %lu of this lens does not exist or was dropped", i, k);
     else
         j = json_pack("{s:s, s:I, s:I, s:o}", "id", m->id, "i", (json_int_t)i, "s", (json_int_t)k, "layers",
                       layers_json(m, i, k - 1));
@@ -194,21 +194,33 @@ char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_e
 
 /* ---- a lens in progress ---- */
 
-status choice_open_lens(choice *c, scheduler *s, err *e)
+status gen_open_lens(gen *g, scheduler *s, err *e)
 {
-    lens_options o = options_of(c, s);
+    lens_options o = options_of(g, s);
     o.line = take_line;
-    o.ctx = c->j;
-    c->state = CHOICE_PROMPT;
-    return lens_open(&c->lens, &o, e);
+    o.ctx = g->j;
+    g->state = GEN_PROMPT;
+    return lens_open(&g->lens, &o, e);
 }
 
-status choice_piece_lens(choice *c, scheduler *s, err *e)
+/* Emits a record of the work done before the first step. */
+static status give_progress(const gen *g, err *e)
 {
-    size_t before = lens_steps(c->lens);
+    char line[128];
+    int64_t done, total;
+    lens_progress(g->lens, &done, &total);
+    int n = snprintf(line, sizeof line, "{\"kind\":\"progress\",\"done\":%" PRId64 ",\"total\":%" PRId64 "}\n", done,
+                     total);
+    return take_line(g->j, line, (size_t)n, e);
+}
+
+status gen_piece_lens(gen *g, scheduler *s, err *e)
+{
+    size_t before = lens_steps(g->lens);
     bool done;
-    TRY(lens_advance(c->lens, &done, e));
-    if (lens_steps(c->lens) > before) keep_map(s, c);
-    if (done) c->state = CHOICE_DONE;
+    TRY(lens_advance(g->lens, &done, e));
+    if (lens_steps(g->lens) > before) keep_map(s, g);
+    else if (g->j->r.return_progress) TRY(give_progress(g, e));
+    if (done) g->state = GEN_DONE;
     return ST_OK;
 }

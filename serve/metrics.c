@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Upper bounds, seconds. */
+/* upper bounds of the buckets, seconds */
 static const double bounds[METRIC_BUCKETS - 1] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                   0.5,   1,      2.5,   5,    10,    25,   60};
 

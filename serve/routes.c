@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Paths, and the answers that need no model. */
+/* Paths, and answers that need no model. */
 #include "config.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "serve/api_translate.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
 
@@ -21,33 +22,47 @@ static const struct {
              {"POST", "/detokenize", ROUTE_DETOKENIZE},
              {"POST", "/v1/completions", ROUTE_COMPLETIONS},
              {"POST", "/v1/chat/completions", ROUTE_CHAT},
+             {"POST", "/v1/messages", ROUTE_MESSAGES},
+             {"POST", "/v1/messages/count_tokens", ROUTE_COUNT},
+             {"POST", "/v1/responses", ROUTE_RESPONSES},
+             {"POST", "/v1/responses/input_tokens", ROUTE_INPUT_TOKENS},
+             {"GET", "/api/hello", ROUTE_HELLO},
              {"GET", "/", ROUTE_PAGE},
              {"GET", "/lens", ROUTE_PAGE},
              {"POST", "/lens", ROUTE_LENS},
              {"GET", "/lens/", ROUTE_LENS_MAP}};
 
-bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e)
+/* True if a path is `own`, with or without a final slash. */
+static bool is_path(const char *own, const char *path)
 {
-    const char *takes = NULL;
+    const size_t n = strlen(own);
+    return strncmp(own, path, n) == 0 && (!path[n] || (n > 1 && strcmp(path + n, "/") == 0));
+}
+
+bool http_find(http_route *out, const char *method, const char *path, const char **rest, const char **takes,
+               api_error *e)
+{
+    *takes = NULL;
     *rest = NULL;
+    while (path[0] == '/' && path[1] == '/') path++; /* a base URL that ends with a slash */
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         const char *own = paths[i].path;
         size_t n = strlen(own);
-        bool begins = n > 1 && own[n - 1] == '/'; /* what follows is `rest` */
-        if (begins ? strncmp(own, path, n) != 0 : strcmp(own, path) != 0) continue;
+        bool begins = n > 1 && own[n - 1] == '/'; /* the remaining path is `rest` */
+        if (begins ? strncmp(own, path, n) != 0 || !path[n] : !is_path(own, path)) continue;
         *rest = begins ? path + n : NULL;
         *out = paths[i].route;
         if (strcmp(paths[i].method, method) == 0) return true;
         if (strcmp(paths[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
-        takes = paths[i].method;
+        *takes = paths[i].method;
     }
-    if (takes) return api_fail(e, 405, NULL, "%.100s takes %s, found %.16s", path, takes, method);
-    return api_fail(e, 404, NULL, "there is no %.100s here", path);
+    if (*takes) return api_fail(e, 405, NULL, "%.100s: expected method %s, found %.16s", path, *takes, method);
+    return api_fail(e, 404, NULL, "unknown path %.100s", path);
 }
 
 /* ---- counts ---- */
 
-static const int statuses[HTTP_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 413, 421, 429, 499, 500, 503, 0};
+static const int statuses[HTTP_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 413, 415, 421, 429, 499, 500, 503, 0};
 static const char *const reasons[HTTP_REASONS] = {
     "queue_full", "memory_exceeded", "draining", "context_length_exceeded", "invalid_api_key", "other"};
 
@@ -61,10 +76,10 @@ void http_count(http_counts *c, http_route route, int http_status, const char *c
     if (http_status >= 400 && http_status != 499) c->refused[k]++;
 }
 
-static const char *path_of(int route)
+const char *http_path(http_route route)
 {
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if ((int)paths[i].route == route) return paths[i].path;
+        if (paths[i].route == route) return paths[i].path;
     return "other";
 }
 
@@ -80,7 +95,7 @@ char *http_metrics(const http_counts *c, scheduler *s)
             if (c->requests[r][i] == 0) continue;
             metric *m = &all[n++];
             *m = (metric){"kvasir_requests_total", "", c->requests[r][i]};
-            snprintf(m->label, sizeof m->label, "endpoint=\"%s\",status=\"%d\"", path_of(r), statuses[i]);
+            snprintf(m->label, sizeof m->label, "endpoint=\"%s\",status=\"%d\"", http_path((http_route)r), statuses[i]);
         }
     for (int i = 0; i < HTTP_REASONS; i++) {
         refused[i] = (metric){"kvasir_refused_total", "", c->refused[i]};
@@ -104,8 +119,11 @@ static char *text_of(json_t *j)
 
 static json_t *model_json(const http_options *o, const char *id)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", id, "object", "model", "created", (json_int_t)o->created,
-                     "owned_by", "kvasir", "max_model_len", (json_int_t)sched_options_of(o->sched)->ctx);
+    const call_support *c = o->rules.calls;
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:{s:s?, s:b}}", "id", id, "object", "model", "created",
+                     (json_int_t)o->created, "owned_by", "kvasir", "max_model_len",
+                     (json_int_t)sched_options_of(o->sched)->ctx, "kvasir", "tool_calls",
+                     c && c->format ? c->format->name : NULL, "thinking", c && c->think_close);
 }
 
 char *http_models(const http_options *o, const char *id, api_error *e)
@@ -119,11 +137,11 @@ char *http_models(const http_options *o, const char *id, api_error *e)
     }
     if (!id) return text_of(json_pack("{s:s, s:o}", "object", "list", "data", list));
     json_decref(list);
-    if (!one) api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, s->model);
+    if (!one) api_fail(e, 404, "model_not_found", "unknown model '%.80s'; this server has '%.80s'", id, s->model);
     return text_of(one);
 }
 
-/* The spelling of a token, or null. */
+/* Returns the text of a token, or null. */
 static json_t *spelling(const tokenizer *t, int32_t id)
 {
     err e = {0};
@@ -148,19 +166,7 @@ char *http_info(const http_options *o)
     return text_of(j);
 }
 
-/* Encodes a text with its special tokens, and BOS unless the body refuses it. */
-static status encode_text(scheduler *s, const json_t *text, bool bos, token_list *out, err *e)
-{
-    const int32_t first = tokenizer_bos(sched_options_of(s)->tok);
-    TRY(sched_encode(s, json_string_value(text), json_string_length(text), TOKENIZE_SPECIAL, out, e));
-    if (!bos || !tokenizer_adds_bos(sched_options_of(s)->tok) || (out->n > 0 && out->ids[0] == first)) return ST_OK;
-    TRY(token_list_push(out, first, e));
-    memmove(out->ids + 1, out->ids, (out->n - 1) * sizeof *out->ids);
-    out->ids[0] = first;
-    return ST_OK;
-}
-
-/* Encodes the text, or the conversation, of a body. */
+/* Encodes the text or the messages of a body. */
 static bool encode(const http_options *o, api_request *r, token_list *out, api_error *e)
 {
     const json_t *text = json_object_get(r->body, "prompt"), *list = json_object_get(r->body, "messages");
@@ -168,11 +174,29 @@ static bool encode(const http_options *o, api_request *r, token_list *out, api_e
     err why = {0};
     status st;
     if (!text) text = json_object_get(r->body, "content");
-    if (list && !api_read_messages(r, list, e)) return false;
-    if (!list && !json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a text");
-    if (list) st = sched_encode_chat(o->sched, r->messages, r->n_messages, out, &why);
-    else st = encode_text(o->sched, text, bos, out, &why);
+    if (list && !api_read_chat(r, &o->rules, e)) return false;
+    if (!list && !json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a string");
+    if (list) st = api_encode_chat(o->sched, r, out, &why);
+    else st = sched_encode(o->sched, json_string_value(text), json_string_length(text), bos, out, &why);
     return st == ST_OK || api_bad(e, list ? "messages" : "prompt", "%s", why.msg);
+}
+
+char *http_count_tokens(const http_options *o, api_style style, const char *body, size_t n, api_error *e)
+{
+    json_t *from = api_parse(body, n, e);
+    api_request r = {.ignored = json_array()};
+    token_list ids = {0};
+    char *text = NULL;
+    if (from)
+        r.body = style == API_MESSAGES ? api_from_messages(from, r.ignored, true, e)
+                                       : api_from_responses(from, r.ignored, true, e);
+    if (r.body && encode(o, &r, &ids, e))
+        text = text_of(json_pack("{s:I, s:s*}", "input_tokens", (json_int_t)ids.n, "object",
+                                 style == API_RESPONSES ? "response.input_tokens" : NULL));
+    token_list_free(&ids);
+    json_decref(from);
+    api_free(&r);
+    return text;
 }
 
 char *http_tokenize(const http_options *o, const char *body, size_t n, api_error *e)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The thread that runs the model. */
+/* The scheduler's thread. */
 #include "config.h"
 
 #include "serve/sched.h"
@@ -13,30 +13,32 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-/* ---- ends ---- */
+/* ---- end of requests ---- */
 
-/* Sequences that are done, and all of job j, give their places back; NULL: the first alone. */
+enum { CLIENT_LEFT = 499 };
+
+/* Closes finished sequences and all sequences of job j (NULL: none). */
 static void release(scheduler *s, const job *j)
 {
     size_t k = 0;
     for (size_t i = 0; i < s->n_running; i++) {
-        choice *c = s->running[i];
-        if (c->j != j && c->state != CHOICE_DONE) {
-            s->running[k++] = c;
+        gen *g = s->running[i];
+        if (g->j != j && g->state != GEN_DONE) {
+            s->running[k++] = g;
             continue;
         }
-        choice_close(c);
-        s->used -= c->bytes;
+        gen_close(g, g->state == GEN_DONE || g->j->error.http == CLIENT_LEFT);
+        s->used -= g->bytes;
     }
     s->n_running = k;
 }
 
-/* A job that ended leaves the list; its client may still read. */
+/* Removes an ended job from the list; its client may still read. */
 static void drop(scheduler *s, job **at, bool cancelled)
 {
     job *j = *at;
     release(s, j);
-    choice_drop_forks(j, s);
+    gen_drop_forks(j, s);
     pthread_mutex_lock(&s->lock);
     *at = j->next;
     s->n_jobs--;
@@ -65,7 +67,7 @@ static void fail(job *j, const err *why)
     end_job(j, memory ? 503 : request ? 400 : 500, memory ? "memory_exceeded" : NULL, why->msg);
 }
 
-/* True if the client left, its socket was closed, or it has not read for long. */
+/* True if the client left, its socket is closed, or it has not read for JOB_UNREAD_SECONDS. */
 static bool gone(job *j)
 {
     pthread_mutex_lock(&j->lock);
@@ -82,7 +84,7 @@ static void drop_ended(scheduler *s)
     for (job **at = &s->jobs; *at;) {
         job *j = *at;
         bool cancelled = !j->ended && gone(j);
-        if (cancelled) end_job(j, 499, NULL, "the client left");
+        if (cancelled) end_job(j, CLIENT_LEFT, NULL, "the client left");
         if (j->ended) drop(s, at, cancelled);
         else at = &j->next;
     }
@@ -97,22 +99,22 @@ static size_t running_of(const scheduler *s, const char *client)
     return n;
 }
 
-static choice *waiting_of(job *j)
+static gen *waiting_of(job *j)
 {
-    for (size_t i = 0; i < j->n_choices; i++)
-        if (j->choices[i].state == CHOICE_WAITS && !choice_waits(&j->choices[i])) return &j->choices[i];
+    for (size_t i = 0; i < j->n_gens; i++)
+        if (j->gens[i].state == GEN_WAITS && !gen_waits(&j->gens[i])) return &j->gens[i];
     return NULL;
 }
 
-/* The oldest sequence of the client that has the fewest. */
-static choice *next_waiting(scheduler *s)
+/* Returns the oldest waiting sequence of the client with the fewest running ones. */
+static gen *next_waiting(scheduler *s)
 {
-    choice *best = NULL;
+    gen *best = NULL;
     size_t fewest = 0;
     for (job *j = s->jobs; j; j = j->next) {
-        choice *c = j->ended ? NULL : waiting_of(j);
-        size_t n = c ? running_of(s, j->client.client) : 0;
-        if (c && (!best || n < fewest)) best = c, fewest = n;
+        gen *g = j->ended ? NULL : waiting_of(j);
+        size_t n = g ? running_of(s, j->client.client) : 0;
+        if (g && (!best || n < fewest)) best = g, fewest = n;
     }
     return best;
 }
@@ -132,18 +134,18 @@ static void set_admitted(scheduler *s, job *j)
 
 static void admit(scheduler *s)
 {
-    choice *c;
-    while (s->n_running < s->o.batch && (c = next_waiting(s))) {
+    gen *g;
+    while (s->n_running < s->o.batch && (g = next_waiting(s))) {
         err e = {0};
-        if (!choice_admit(c, s)) return;
-        s->running[s->n_running++] = c;
-        s->used += c->bytes;
-        if ((c->j->lens ? choice_open_lens(c, s, &e) : choice_open(c, s, &e)) != ST_OK) {
-            fail(c->j, &e);
-            release(s, c->j);
+        if (!gen_admit(g, s)) return;
+        s->running[s->n_running++] = g;
+        s->used += g->bytes;
+        if ((g->j->lens ? gen_open_lens(g, s, &e) : gen_open(g, s, &e)) != ST_OK) {
+            fail(g->j, &e);
+            release(s, g->j);
             continue;
         }
-        set_admitted(s, c->j);
+        set_admitted(s, g->j);
     }
 }
 
@@ -157,30 +159,30 @@ static bool paused(job *j)
     return yes;
 }
 
-/* One decode step of all that decode; returns its time, 0 without one. */
+/* Runs one decode step of all decoding sequences. Returns its time, 0 if there are none. */
 static int64_t decode(scheduler *s)
 {
     size_t n = 0;
     err e = {0};
     for (size_t i = 0; i < s->n_running; i++) {
-        choice *c = s->running[i];
-        if (c->state != CHOICE_DECODES || choice_drafts(c) || c->j->ended || paused(c->j)) continue;
-        s->stepped[n] = c;
-        s->batch[n++] = &c->q;
+        gen *g = s->running[i];
+        if (g->state != GEN_DECODES || gen_drafts(g) || g->j->ended || paused(g->j)) continue;
+        s->stepped[n] = g;
+        s->batch[n++] = &g->q;
     }
     if (n == 0) return 0;
     int64_t t = clock_ns();
     status st = sequence_decode(&s->x, s->batch, n, &e);
     t = clock_ns() - t;
     for (size_t i = 0; i < n; i++) {
-        choice *c = s->stepped[i];
-        c->j->decode_ns += t;
+        gen *g = s->stepped[i];
+        g->j->decode_ns += t;
         float *row = stepper_row(&s->x, i);
         if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, s->x.vocab))) {
-            fail(c->j, &e);
-        } else if (!c->j->ended) {
+            fail(g->j, &e);
+        } else if (!g->j->ended) {
             err own = {0};
-            if (choice_row(c, s, row, &own) != ST_OK) fail(c->j, &own);
+            if (gen_row(g, s, row, &own) != ST_OK) fail(g->j, &own);
         }
     }
     sched_count(s, &s->counts.steps, 1);
@@ -188,51 +190,51 @@ static int64_t decode(scheduler *s)
     return t ? t : 1;
 }
 
-/* Steps of sequences that draft, each in turn: as many as take the time `most`, at least one. Returns their time. */
+/* Runs draft steps of sequences in rotation, at least one and until they take `most` ns. Returns their time. */
 static int64_t draft(scheduler *s, int64_t most)
 {
     int64_t t = 0;
-    for (size_t k = 0, first = s->draft_turn; k < s->n_running && t <= most; k++) {
+    for (size_t k = 0, first = s->next_draft; k < s->n_running && t <= most; k++) {
         size_t i = (first + k) % s->n_running;
-        choice *c = s->running[i];
+        gen *g = s->running[i];
         err e = {0};
-        if (!choice_drafts(c) || c->j->ended || paused(c->j)) continue;
+        if (!gen_drafts(g) || g->j->ended || paused(g->j)) continue;
         int64_t began = clock_ns();
-        if (choice_draft(c, s, &e) != ST_OK) fail(c->j, &e);
+        if (gen_draft(g, s, &e) != ST_OK) fail(g->j, &e);
         int64_t took = clock_ns() - began;
-        c->j->decode_ns += took;
+        g->j->decode_ns += took;
         t += took > 0 ? took : 1;
         sched_count(s, &s->counts.steps, 1);
-        s->draft_turn = i + 1;
+        s->next_draft = i + 1;
     }
     return t;
 }
 
-/* A piece of one prompt, each in turn; returns its time, 0 where there is none. */
+/* Computes a chunk of one prompt, in rotation. Returns its time, 0 if there is none. */
 static int64_t prefill(scheduler *s)
 {
     for (size_t k = 0; k < s->n_running; k++) {
-        choice *c = s->running[(s->turn + k) % s->n_running];
+        gen *g = s->running[(s->next_prefill + k) % s->n_running];
         err e = {0};
-        if (c->state != CHOICE_PROMPT || c->j->ended || (c->lens && paused(c->j))) continue;
-        size_t before = c->q.n_fed;
+        if (g->state != GEN_PROMPT || g->j->ended || (g->lens && paused(g->j))) continue;
+        size_t before = g->q.n_fed;
         int64_t t = clock_ns();
-        if ((c->lens ? choice_piece_lens(c, s, &e) : choice_prefill(c, s, &e)) != ST_OK) fail(c->j, &e);
+        if ((g->lens ? gen_piece_lens(g, s, &e) : gen_prefill(g, s, &e)) != ST_OK) fail(g->j, &e);
         t = clock_ns() - t;
-        c->j->prefill_ns += t;
-        s->turn = (s->turn + k + 1) % s->n_running;
-        sched_count(s, &s->counts.prompt_tokens, (int64_t)(c->q.n_fed - before));
+        g->j->prefill_ns += t;
+        s->next_prefill = (s->next_prefill + k + 1) % s->n_running;
+        sched_count(s, &s->counts.prompt_tokens, (int64_t)(g->q.n_fed - before));
         return t;
     }
     return 0;
 }
 
-/* The time of a request's first token of all. */
+/* Records the time to the first token of a request. */
 static void count_first(scheduler *s, job *j)
 {
-    bool said = false;
-    for (size_t i = 0; i < j->n_choices && !j->first_ns && !said; i++) said = j->choices[i].n_new > 0;
-    if (!said) return;
+    bool any = false;
+    for (size_t i = 0; i < j->n_gens && !j->first_ns && !any; i++) any = j->gens[i].n_new > 0;
+    if (!any) return;
     j->first_ns = clock_ns();
     sched_count_time(s, &s->counts.first_token, j->first_ns - j->submitted_ns);
 }
@@ -249,14 +251,14 @@ static void hand_out(scheduler *s)
     }
 }
 
-/* Returns the time that decode steps get after a piece of a prompt. */
+/* Returns the time for decode steps after a prompt chunk. */
 static int64_t owed(const scheduler *s, int64_t piece)
 {
     return (int64_t)((double)piece * (1 - s->o.prefill_share) / s->o.prefill_share);
 }
 
-/* Runs one turn; true if anything could be done. */
-static bool turn(scheduler *s)
+/* Runs one cycle. True if there was work. */
+static bool run_cycle(scheduler *s)
 {
     drop_ended(s);
     admit(s);
@@ -264,8 +266,8 @@ static bool turn(scheduler *s)
     step += draft(s, step);
     s->owed_ns = step ? s->owed_ns - step : 0;
     if (s->owed_ns <= 0) s->owed_ns = owed(s, piece = prefill(s));
-    release(s, NULL);
     hand_out(s);
+    release(s, NULL); /* after the last token was sent, since keeping a reply copies its rows */
     pthread_mutex_lock(&s->lock);
     s->counts.running = s->n_running;
     s->counts.used = s->used;
@@ -283,7 +285,7 @@ static void take_incoming(scheduler *s)
     s->incoming = NULL;
 }
 
-/* Waits until there is work; 5 ms where all requests wait for their readers. */
+/* Waits for work, 5 ms if all requests wait for their clients. False: stop. */
 static bool wait_for_work(scheduler *s, bool idle)
 {
     struct timespec until;
@@ -303,14 +305,14 @@ static bool wait_for_work(scheduler *s, bool idle)
 
 static void end_all(scheduler *s)
 {
-    for (job *j = s->jobs; j; j = j->next) end_job(j, 503, "stopping", "the server stops");
+    for (job *j = s->jobs; j; j = j->next) end_job(j, 503, "stopping", "the server is stopping");
     while (s->jobs) drop(s, &s->jobs, false);
 }
 
 static void *run(void *arg)
 {
     scheduler *s = arg;
-    for (bool idle = false; wait_for_work(s, idle);) idle = !turn(s);
+    for (bool idle = false; wait_for_work(s, idle);) idle = !run_cycle(s);
     end_all(s);
     return NULL;
 }
@@ -325,6 +327,7 @@ static void free_all(scheduler *s)
     mem_free(s->stepped);
     mem_free(s->batch);
     mem_free(s->row);
+    grammar_vocab_free(s->words);
     sched_free_maps(s);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->encoding);
@@ -332,14 +335,15 @@ static void free_all(scheduler *s)
     mem_free(s);
 }
 
-/* Bytes that a new entry of the prefix cache may take. */
+/* Returns the bytes available to a new entry of the prefix cache. */
 static size_t free_bytes(void *ctx)
 {
     const scheduler *s = ctx;
     return s->used < s->o.memory ? s->o.memory - s->used : 0;
 }
 
-/* Sessions that share prompts have room for the whole context, which must cost nothing until it is written. */
+/* Opens the prefix cache. Sessions that share prompts are sized for the whole context, which requires memory that is
+ * allocated on first write. */
 static status open_prefix(scheduler *s, err *e)
 {
     prefix_cache_options *o = &s->o.prefix;
@@ -376,7 +380,7 @@ status sched_start(scheduler **out, const sched_options *o, err *e)
     snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", build);
     status st = allocate(s, e);
     if (st == ST_OK && pthread_create(&s->thread, NULL, run, s) != 0)
-        st = err_set(e, ST_NOMEM, "no thread for the model");
+        st = err_set(e, ST_NOMEM, "cannot create a thread for the model");
     if (st != ST_OK) free_all(s);
     else *out = s;
     return st;

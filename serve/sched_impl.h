@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the files of the scheduler share. */
+/* Internal declarations of the scheduler. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -9,49 +9,55 @@
 #include "generate/text_out.h"
 #include "lens/lens.h"
 #include "model/session_file.h"
+#include "serve/api_stream.h"
 #include "serve/metrics.h"
 #include "serve/sched.h"
 
 enum {
-    JOB_BUFFER = 64 << 10,  /* bytes that wait for a slow reader before its sequences pause */
-    JOB_UNREAD_SECONDS = 60 /* after which such a request is cancelled */
+    JOB_BUFFER = 64 << 10,  /* bytes that a slow client may leave unread before its sequences pause */
+    JOB_UNREAD_SECONDS = 60 /* seconds until such a request is cancelled */
 };
 
-typedef enum { CHOICE_WAITS, CHOICE_PROMPT, CHOICE_DECODES, CHOICE_DONE } choice_state;
+typedef enum { GEN_WAITS, GEN_PROMPT, GEN_DECODES, GEN_DONE } gen_state;
 
-/* One generated answer of a request. */
+/* One generated sequence of a request. */
 typedef struct {
     job *j;
     int index;
     const token_list *prompt;
-    choice_state state;
-    size_t bytes;     /* planned for it */
-    sequence q;       /* its ids: the prompt, then new tokens */
+    gen_state state;
+    size_t bytes;     /* planned memory */
+    sequence q;       /* ids: the prompt, then new tokens */
     prefix_hit found; /* prefix cache lookup before the sequence exists */
-    lens *lens;       /* of a lens, which has sessions of its own */
+    lens *lens;       /* the lens of a lens request, which has its own sessions */
     text_out out;
-    int64_t n_prefill; /* tokens of the prompt that are not decode steps */
-    size_t n_cached;   /* tokens of the prompt that were not computed */
+    int64_t n_prefill; /* number of prompt tokens that are not fed as decode steps */
+    size_t n_cached;   /* number of prompt tokens that were not computed */
     size_t n_new;
-    buffer text;
-    api_token *tokens; /* of logprobs */
+    buffer text; /* of a completion */
+    call_rules rules;
+    call_parser *parser; /* of a chat */
+    api_events events;   /* output of a chat; in a stream, since the last chunk */
+    size_t n_thinking;   /* number of tokens of thinking */
+    api_token *tokens;   /* for logprobs */
     size_t n_tokens, cap_tokens, sent_tokens, sent_ids;
     int64_t sent_offset;
     const char *finish;
-    bool opened, closed; /* of a stream: the first and the last chunk were written */
-    attn_stats stats;    /* when it was done */
+    bool opened, closed; /* the first and the last chunk of the stream were written */
+    attn_stats stats;    /* at the end of the sequence */
     attn_bytes held;
     bool exact_prompt;
-} choice;
+} gen;
 
-/* State after a prompt with several choices: the first one computes it, the others continue from a copy. */
+/* State after a prompt with several sequences. The first sequence computes it; the others continue from a copy. */
 typedef struct {
-    session_file *of;   /* NULL: not yet, or not any more */
-    float *logits;      /* [vocab] of the token after the prompt */
-    bool each;          /* it could not be copied: each choice computes the prompt */
-    size_t bytes, left; /* planned for it; choices that did not take it yet */
-    size_t n_tokens;    /* scores of the prompt: the first of the first choice's `tokens` */
-    int64_t limit;      /* of the sessions */
+    session_file *of;   /* NULL: not copied yet, or already freed */
+    float *logits;      /* [vocab] logits of the token after the prompt */
+    bool each;          /* copying is impossible: each sequence computes the prompt */
+    size_t bytes, left; /* planned memory; number of sequences that have not taken the copy */
+    size_t n_tokens;    /* number of scored prompt tokens, the first `tokens` of the first sequence */
+    prefix_hit kept;    /* keys and kept tokens of the prompt */
+    int64_t limit;      /* limit of the sessions */
 } job_fork;
 
 /* Strategies of a lens. */
@@ -68,98 +74,119 @@ struct job {
     api_request r;
     job_client client;
     attn_spec spec;
-    drafter *draft; /* what its choices draft with, which have their own; NULL: nothing */
-    job_lens *lens; /* NULL: a completion */
+    drafter *draft; /* checked draft options, of which each sequence creates its own drafter; NULL: none */
+    job_lens *lens; /* NULL: not a lens */
     int64_t decode;
-    bool cached; /* uses the prefix cache */
+    bool cached;            /* uses the prefix cache */
+    bool thinking;          /* the prompt of a chat opens a block of thinking */
+    grammar *under;         /* constraint on the replies; NULL: none */
+    json_t *schema_ignored; /* paths of keywords of the schema that are not enforced; NULL: no schema */
     uint64_t seed;
     token_list *prompts;
     size_t n_prompts;
-    choice *choices;
-    size_t n_choices;
-    job_fork *forks; /* [n_prompts]; NULL: one choice a prompt. The scheduler's thread's */
+    gen *gens;
+    size_t n_gens;
+    job_fork *forks; /* [n_prompts]; NULL: one sequence per prompt. Used by the scheduler thread only */
     api_head head;
+    api_stream form; /* of another API than OpenAI's completions */
     int64_t submitted_ns, admitted_ns, first_ns, prefill_ns, decode_ns;
-    /* under the lock */
+    /* protected by lock */
     pthread_mutex_t lock;
     buffer out;
     api_error error;
-    bool admitted, ended, asleep, left, dropped; /* left: by the client; dropped: by the scheduler */
-    int64_t unread_ns;                           /* since when the buffer is full; 0: it is not */
+    api_usage usage;                             /* at the end of the last cycle */
+    int64_t n_reported;                          /* number of prompt tokens reported as computed */
+    bool admitted, ended, asleep, left, dropped; /* left: the client released it; dropped: the scheduler released it */
+    int64_t unread_ns;                           /* time at which the buffer became full; 0: not full */
 };
 
 typedef struct {
-    int64_t cancelled;                                       /* requests */
-    int64_t prompt_tokens, cached_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
-    int64_t lookups[2];                                      /* in the prefix store: misses, hits */
-    int64_t admitted;                                        /* requests in progress that do not wait any more */
-    size_t running, used;                                    /* sequences, and the bytes planned for them */
-    histogram queue, first_token, step;                      /* the first two: since the request came */
+    int64_t cancelled;                                       /* number of cancelled requests */
+    int64_t prompt_tokens, cached_tokens, new_tokens, steps; /* prompt_tokens: computed ones */
+    int64_t lookups[2];                                      /* prefix cache misses and hits */
+    int64_t admitted;                                        /* number of requests in progress that no longer wait */
+    size_t running, used;                                    /* number of sequences and their planned bytes */
+    histogram queue, first_token, step;                      /* queue, first_token: from the request's arrival */
 } sched_counts;
 
 struct scheduler {
     sched_options o;
     char fingerprint[16];
-    prefix_cache *prefix; /* NULL: none. The thread's own except for its counts */
+    prefix_cache *prefix; /* NULL: none. Used by the scheduler thread, except for its counts */
     pthread_t thread;
     pthread_mutex_t lock, encoding;
+    grammar_vocab *words; /* for constraints; NULL: not needed yet. Created under `encoding` */
     pthread_cond_t work;
-    job *incoming, *jobs; /* oldest first; the thread alone changes jobs, and the links under the lock */
-    size_t n_jobs;        /* of both, under the lock */
+    job *incoming, *jobs; /* oldest first. Only the thread changes jobs; links are protected by lock */
+    size_t n_jobs;        /* number of all jobs, protected by lock */
     bool draining, stopping;
-    sched_counts counts; /* under the lock */
-    lens_map *maps;      /* likewise: bitmaps of lenses, the oldest first, and their bytes */
+    sched_counts counts; /* protected by lock */
+    lens_map *maps;      /* bitmaps of lenses, oldest first, and their bytes; protected by lock */
     size_t map_bytes;
-    /* the thread's own */
-    choice **running;
-    size_t n_running, turn, draft_turn; /* whose prompt goes on next, and who drafts next */
-    size_t used;                        /* bytes planned for what runs */
-    int64_t owed_ns;                    /* decode steps come first until this is 0 */
-    float *row;                         /* [vocab] */
+    /* used by the scheduler thread only */
+    gen **running;
+    size_t n_running, next_prefill, next_draft; /* next_*: indexes of the next sequence to prefill or draft */
+    size_t used;                                /* planned bytes of running sequences and of forks */
+    int64_t owed_ns;                            /* time that decode steps may still run before the next prompt chunk */
+    float *row;                                 /* [vocab] */
     stepper x;
-    choice **stepped; /* [batch] of one step, and their sequences */
+    gen **stepped; /* [batch] sequences of one step */
     sequence **batch;
 };
 
-/* choice.c: prompts, logits and text of one choice. ST_NOMEM, or an error of the session. */
+/* constraint.c: compiles the grammar of a request whose prompts are encoded. False: *e has the reason. */
+bool job_read_format(scheduler *s, job *j, api_error *e);
 
-/* True while it waits for the first choice of its prompt. */
-bool choice_waits(const choice *c);
-/* Looks up its prompt, and makes room in the prefix cache. False: there is no memory for it now. */
-bool choice_admit(choice *c, scheduler *s);
-status choice_open(choice *c, scheduler *s, err *e);
-/* The next piece of its prompt. */
-status choice_prefill(choice *c, scheduler *s, err *e);
-/* Takes the logits after the token that was fed last, which are changed. */
-status choice_row(choice *c, scheduler *s, float *logits, err *e);
-/* True if its next tokens come from choice_draft, a step that verifies drafts. */
-bool choice_drafts(const choice *c);
-status choice_draft(choice *c, scheduler *s, err *e);
-void choice_close(choice *c); /* frees its session, whose counts remain */
-void choice_free(choice *c);
-/* Frees the states that choices of a job did not take. */
-void choice_drop_forks(job *j, scheduler *s);
+/* call_grammar.c: returns the grammar of the calls that a request requires or whose arguments follow schemas. */
+status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e);
 
-/* spec.c: add to counts, under the lock. */
+/* gen.c: prompts, logits and text of one sequence. ST_NOMEM, or an error of the session. */
+
+/* True while the first sequence of the same prompt computes it. */
+bool gen_waits(const gen *g);
+/* Looks up the prompt in the prefix cache and makes room for the sequence. False: not enough memory now. */
+bool gen_admit(gen *g, scheduler *s);
+status gen_open(gen *g, scheduler *s, err *e);
+/* Computes the next chunk of the prompt. */
+status gen_prefill(gen *g, scheduler *s, err *e);
+/* Takes the logits after the last token fed, and may modify them. */
+status gen_row(gen *g, scheduler *s, float *logits, err *e);
+/* True if the next tokens come from gen_draft, a step that verifies drafts. */
+bool gen_drafts(const gen *g);
+status gen_draft(gen *g, scheduler *s, err *e);
+/* Frees the session; its statistics remain. keep: keeps prompt and reply in the prefix cache before. */
+void gen_close(gen *g, bool keep);
+void gen_free(gen *g);
+/* Frees the prompt states of a job. */
+void gen_drop_forks(job *j, scheduler *s);
+
+/* reply.c: output of a chat. */
+status reply_open(gen *g, const scheduler *s, err *e);
+status reply_token(gen *g, const scheduler *s, int32_t id, err *e);
+/* True if the reply ends after its first call. */
+bool reply_ended(const gen *g);
+status reply_end(gen *g, err *e);
+
+/* spec.c: add to counters, under the lock. */
 void sched_count(scheduler *s, int64_t *count, int64_t n);
 void sched_count_time(scheduler *s, histogram *h, int64_t ns);
 
-/* spec.c: the alias of a name in requests; NULL: it is none. */
+/* spec.c: returns the alias of a name in requests, or NULL. */
 const sched_alias *sched_alias_of(const scheduler *s, const char *name);
 
-/* lens.c: the same of a lens. */
+/* lens.c: the counterparts for a lens. */
 bool job_read_lens(scheduler *s, job *j, api_error *e);
-status choice_plan_lens(choice *c, const scheduler *s, err *e);
-status choice_open_lens(choice *c, scheduler *s, err *e);
-status choice_piece_lens(choice *c, scheduler *s, err *e);
+status gen_plan_lens(gen *g, const scheduler *s, err *e);
+status gen_open_lens(gen *g, scheduler *s, err *e);
+status gen_piece_lens(gen *g, scheduler *s, err *e);
 void sched_free_maps(scheduler *s);
 
-/* job.c: what goes to the client; under its lock. */
+/* job.c: output for the client; the caller holds the job's lock. */
 status job_hand_out(job *j, err *e);
 void job_fail(job *j, const api_error *e);
-/* Wakes the client, if it sleeps. */
+/* Wakes the client if it sleeps. */
 void job_wake(job *j);
 void job_free(job *j);
-bool job_done(const job *j); /* all choices are */
+bool job_done(const job *j); /* all sequences are done */
 
 #endif

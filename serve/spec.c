@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parts of the scheduler that need no other file of it: tokens and the strategy of a request, counts. */
+/* Encoding, strategies of requests, and counters. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -11,25 +11,25 @@
 
 /* ---- tokens ---- */
 
-status sched_encode(scheduler *s, const char *text, size_t n, unsigned flags, token_list *out, err *e)
+status sched_encode(scheduler *s, const char *text, size_t n, bool bos, token_list *out, err *e)
 {
     pthread_mutex_lock(&s->encoding);
-    status st = tokenizer_encode(s->o.tok, text, n, flags, out, e);
+    status st = tokenizer_encode_prompt(s->o.tok, text, n, bos, out, e);
     pthread_mutex_unlock(&s->encoding);
     return st;
 }
 
-status sched_encode_chat(scheduler *s, const chat_message *m, size_t n, token_list *out, err *e)
+status sched_encode_chat(scheduler *s, const chat_input *in, token_list *out, err *e)
 {
     pthread_mutex_lock(&s->encoding);
-    status st = chat_encode(s->o.tok, s->o.template, m, n, out, e);
+    status st = chat_encode(s->o.tok, in, out, e);
     pthread_mutex_unlock(&s->encoding);
     return st;
 }
 
 /* ---- the strategy ---- */
 
-/* The parts of `SPEC@decode=N`, with a @ before it or without; words is cut up. */
+/* Splits `SPEC@decode=N`, with or without a leading @, in place. */
 static status read_words(char *words, const char **spec, int64_t *decode, err *e)
 {
     static const char last[] = "@decode=";

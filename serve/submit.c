@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests on their way into the queue: tokens, strategy, length, memory. Runs in the thread of whoever brings them. */
+/* Request admission: encoding, strategy, length and memory. Runs in the thread that submits the request. */
 #include "config.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-/* The model's name, as far as a request gives one. */
+/* True if a request names this model, or no model. */
 static bool is_ours(const scheduler *s, const char *name)
 {
     size_t n = strlen(s->o.model);
@@ -21,20 +21,47 @@ static bool is_ours(const scheduler *s, const char *name)
 
 /* ---- tokens ---- */
 
-static bool said(api_error *e, const char *param, const err *why)
+static bool refuse(api_error *e, const char *param, const err *why)
 {
     if (why->code == ST_NOMEM) return api_fail(e, 500, NULL, "%s", why->msg);
     return api_bad(e, param, "%s", why->msg);
 }
 
+/* Returns the field that an error of a strategy names first, else the one that selects the strategy. */
+static const char *strategy_field(const api_request *r, const err *why)
+{
+    static const char *const fields[] = {"budget", "kv", "skip"};
+    const char *s = why->msg + 2 * (strncmp(why->msg, "--", 2) == 0);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strncmp(s, fields[i], strlen(fields[i])) == 0 && strchr(": ", s[strlen(fields[i])])) return fields[i];
+    return r->attn ? "attn" : "model";
+}
+
 static bool check_ids(const scheduler *s, const token_list *l, api_error *e)
 {
     int vocab = decoder_model(s->o.dec)->config.vocab;
-    if (l->n == 0) return api_bad(e, "prompt", "prompt: there is no token in it");
+    if (l->n == 0) return api_bad(e, "prompt", "prompt: no tokens");
     for (size_t i = 0; i < l->n; i++)
         if (l->ids[i] >= vocab)
             return api_bad(e, "prompt", "prompt: token id %d is outside the vocabulary of %d", (int)l->ids[i], vocab);
     return true;
+}
+
+/* True if a reply begins inside thinking: the prompt, or the message that it continues, opened it. */
+static bool opens_thinking(const scheduler *s, const api_request *r, const token_list *l)
+{
+    const call_support *c = s->o.calls;
+    const json_t *last = json_array_get(r->talk.messages, json_array_size(r->talk.messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role")), *open;
+    if (!c || !c->think_open) return false;
+    if (r->talk.end != CHAT_CONTINUES || strcmp(role, "assistant") != 0)
+        return call_support_thinks(c, s->o.tok, l->ids, l->n);
+    const char *text = json_string_value(json_object_get(last, "content"));
+    while (text && (open = strstr(text, c->think_open))) {
+        text = strstr(open, c->think_close);
+        if (!text) return true;
+    }
+    return false;
 }
 
 static bool encode(scheduler *s, job *j, api_error *e)
@@ -42,18 +69,19 @@ static bool encode(scheduler *s, job *j, api_error *e)
     api_request *r = &j->r;
     err why = {0};
     size_t n = r->chat ? 1 : r->n_prompts;
-    if (MEM_NEW(&j->prompts, n, &why) != ST_OK) return said(e, "", &why);
+    if (MEM_NEW(&j->prompts, n, &why) != ST_OK) return refuse(e, "", &why);
     j->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
         token_list *l = &j->prompts[i];
         status st = ST_OK;
-        if (r->chat) st = sched_encode_chat(s, r->messages, r->n_messages, l, &why);
-        else if (r->prompts[i].text)
-            st = sched_encode(s, r->prompts[i].text, r->prompts[i].n, tokenizer_adds_bos(s->o.tok) ? TOKENIZE_BOS : 0,
-                              l, &why);
+        if (r->chat) st = api_encode_chat(s, r, l, &why);
+        else if (r->prompts[i].text) st = sched_encode(s, r->prompts[i].text, r->prompts[i].n, true, l, &why);
         else *l = r->prompts[i].ids, r->prompts[i].ids = (token_list){0};
-        if (st != ST_OK) return said(e, r->chat ? "messages" : "prompt", &why);
+        if (st != ST_OK) refuse(e, r->chat ? "messages" : "prompt", &why);
+        if (st != ST_OK && r->chat && st != ST_NOMEM && st != ST_UNSUPPORTED) e->code = "template_error";
+        if (st != ST_OK) return false;
         if (!check_ids(s, l, e)) return false;
+        if (r->chat) j->thinking = opens_thinking(s, r, l);
     }
     return true;
 }
@@ -67,9 +95,15 @@ static bool check_length(const scheduler *s, job *j, api_error *e)
         if (j->prompts[i].n > most) most = j->prompts[i].n;
     int64_t room = s->o.ctx - (int64_t)most;
     if (j->r.max_tokens < 0) j->r.max_tokens = room < s->o.max_new ? room : s->o.max_new;
+    if (j->r.style != API_OPENAI && room > 0 && j->r.max_tokens > room) {
+        j->r.max_tokens = room;
+        j->r.shortened = true;
+    }
     if (room >= j->r.max_tokens && (j->r.max_tokens > 0 || j->r.echo)) return true;
+    if (j->r.style == API_MESSAGES)
+        return api_bad(e, "messages", "prompt is too long: %zu tokens > %" PRId64 " maximum", most, s->o.ctx);
     api_bad(e, j->r.chat ? "messages" : "prompt",
-            "the context has %" PRId64 " tokens: the prompt has %zu and max_tokens is %" PRId64, s->o.ctx, most,
+            "the context has %" PRId64 " tokens, the prompt %zu, and max_tokens is %" PRId64, s->o.ctx, most,
             j->r.max_tokens > 0 ? j->r.max_tokens : 1);
     e->code = "context_length_exceeded";
     return false;
@@ -79,21 +113,21 @@ static bool plan(const scheduler *s, job *j, api_error *e)
 {
     const model *m = decoder_model(s->o.dec);
     err why = {0};
-    for (size_t i = 0; i < j->n_choices; i++) {
-        choice *c = &j->choices[i];
+    for (size_t i = 0; i < j->n_gens; i++) {
+        gen *g = &j->gens[i];
         memory_plan p = {0};
-        session_size size = drafter_session(j->draft, (int64_t)c->prompt->n + j->r.max_tokens); /* as in choice_open */
-        status st = j->lens ? choice_plan_lens(c, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
-        if (st != ST_OK) return said(e, j->lens ? "prompt" : "attn", &why);
-        if (!j->lens) c->bytes = p.kv + p.index;
-        if (c->bytes > s->o.memory)
-            return api_fail(e, 503, "memory_exceeded", "%.1f MB of KV and index are needed, %.1f MB are there for all",
-                            (double)c->bytes / 1e6, (double)s->o.memory / 1e6);
+        session_size size = drafter_session(j->draft, (int64_t)g->prompt->n + j->r.max_tokens); /* as in gen_open */
+        status st = j->lens ? gen_plan_lens(g, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
+        if (st != ST_OK) return refuse(e, j->lens ? "prompt" : "attn", &why);
+        if (!j->lens) g->bytes = p.kv + p.index;
+        if (g->bytes > s->o.memory)
+            return api_fail(e, 503, "memory_exceeded", "the request needs %.1f MB of KV and index; --memory is %.1f MB",
+                            (double)g->bytes / 1e6, (double)s->o.memory / 1e6);
     }
     return true;
 }
 
-/* Checks that the draft of a request can draft, and that its strategy can verify. */
+/* Checks that the draft of a request is valid and that its strategy can verify drafts. */
 static bool check_draft(const scheduler *s, job *j, api_error *e)
 {
     err why = {0};
@@ -102,20 +136,20 @@ static bool check_draft(const scheduler *s, job *j, api_error *e)
     const attn_spec *by = st == ST_OK ? drafter_session(j->draft, 1).draft : NULL;
     if (by) st = attn_draft_check(by, &j->spec, decoder_attn_shape(s->o.dec), &why);
     if (by && st == ST_OK) st = attn_backend_check(by, decoder_model(s->o.dec)->be, &why);
-    return st == ST_OK || said(e, "draft", &why);
+    return st == ST_OK || refuse(e, "draft", &why);
 }
 
-static bool make_choices(job *j, api_error *e)
+static bool make_gens(job *j, api_error *e)
 {
     err why = {0};
     size_t n = j->n_prompts * (size_t)j->r.n;
-    if (MEM_NEW(&j->choices, n, &why) != ST_OK) return said(e, "", &why);
-    if (j->r.n > 1 && MEM_NEW(&j->forks, j->n_prompts, &why) != ST_OK) return said(e, "", &why);
-    j->n_choices = n;
+    if (MEM_NEW(&j->gens, n, &why) != ST_OK) return refuse(e, "", &why);
+    if (j->r.n > 1 && MEM_NEW(&j->forks, j->n_prompts, &why) != ST_OK) return refuse(e, "", &why);
+    j->n_gens = n;
     for (size_t i = 0; i < n; i++) {
         const token_list *prompt = &j->prompts[i / (size_t)j->r.n];
         int64_t exact = (int64_t)prompt->n - (j->decode > 0 ? j->decode : 0);
-        j->choices[i] = (choice){.j = j, .index = (int)i, .prompt = prompt, .n_prefill = exact < 1 ? 1 : exact};
+        j->gens[i] = (gen){.j = j, .index = (int)i, .prompt = prompt, .n_prefill = exact < 1 ? 1 : exact};
     }
     return true;
 }
@@ -130,12 +164,14 @@ static void name(job *j)
                          .model = s->o.model,
                          .fingerprint = s->fingerprint};
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock_ns();
-    snprintf(j->head.id, sizeof j->head.id, "%s-%016" PRIx64,
-             j->lens     ? "lens"
-             : j->r.chat ? "chatcmpl"
-                         : "cmpl",
+    snprintf(j->head.id, sizeof j->head.id, "%s%016" PRIx64,
+             j->lens                       ? "lens-"
+             : j->r.style == API_MESSAGES  ? "msg_"
+             : j->r.style == API_RESPONSES ? "resp_"
+             : j->r.chat                   ? "chatcmpl-"
+                                           : "cmpl-",
              random[0]);
-    j->seed = j->r.seeded ? j->r.sampling.seed : random[1] >> 11; /* a number that JSON keeps */
+    j->seed = j->r.seeded ? j->r.sampling.seed : random[1] >> 11; /* fits a JSON number */
     j->submitted_ns = clock_ns();
 }
 
@@ -143,18 +179,22 @@ static bool prepare(scheduler *s, job *j, api_error *e)
 {
     err why = {0};
     if (!is_ours(s, j->r.model)) {
-        api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", j->r.model, s->o.model);
+        api_fail(e, 404, "model_not_found", "unknown model '%.80s'; this server has '%.80s'", j->r.model, s->o.model);
         return false;
     }
     if (j->r.lens && !job_read_lens(s, j, e)) return false;
     if (!j->lens && sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK)
-        return said(e, j->r.attn ? "attn" : "model", &why);
+        return refuse(e, strategy_field(&j->r, &why), &why);
     if (!check_draft(s, j, e)) return false;
-    if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
+    if (!encode(s, j, e) || !job_read_format(s, j, e) || !check_length(s, j, e) || !make_gens(j, e) || !plan(s, j, e))
+        return false;
     j->cached = s->prefix && !j->lens && j->r.cache_prefix && attn_reuse_of(&j->spec) != ATTN_REUSE_NEVER &&
-                !drafter_session(j->draft, 1).draft; /* whose index is made as tokens come */
+                !drafter_session(j->draft, 1).draft; /* a draft strategy's index is built as tokens arrive */
     name(j);
-    return true;
+    if (j->r.style == API_OPENAI) return true;
+    return api_stream_open(&j->form, j->r.style == API_MESSAGES ? &messages_form : &responses_form, &j->head,
+                           j->r.stream ? &j->out : NULL, &why) == ST_OK ||
+           refuse(e, "", &why);
 }
 
 /* ---- the queue ---- */
@@ -167,9 +207,14 @@ static bool enqueue(scheduler *s, job *j, api_error *e)
     for (int i = 0; i < 2; i++)
         for (const job *o = i ? s->jobs : s->incoming; o; o = o->next)
             own += strcmp(o->client.client, j->client.client) == 0;
-    if (s->draining) good = api_fail(e, 503, "draining", "the server is about to stop");
-    else if (s->n_jobs >= s->o.queue + s->o.batch || own >= s->o.a_client + s->o.batch)
-        good = api_fail(e, 429, "queue_full", "%zu requests are waiting", s->n_jobs);
+    if (s->draining) good = api_fail(e, 503, "draining", "the server is stopping");
+    else if (s->n_jobs >= s->o.queue + s->o.batch)
+        good = api_fail(e, 429, "queue_full", "%zu requests in progress or waiting, at most --batch %zu + --queue %zu",
+                        s->n_jobs, s->o.batch, s->o.queue);
+    else if (own >= s->o.a_client + s->o.batch)
+        good = api_fail(e, 429, "queue_full",
+                        "%zu requests of this client in progress or waiting, at most --batch %zu + --per-client %zu",
+                        own, s->o.batch, s->o.a_client);
     if (good) {
         job **end = &s->incoming;
         while (*end) end = &(*end)->next;
@@ -187,7 +232,7 @@ job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_er
     err why = {0};
     if (MEM_NEW(&j, 1, &why) != ST_OK) {
         api_free(r);
-        said(e, "", &why);
+        refuse(e, "", &why);
         return NULL;
     }
     j->sched = s;

@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 list=tests/list.mk
-# The longest ones first: they end beside the others.
+# The longest tests first, so that they run in parallel with the others.
 slow='tests/unit/test_product tests/unit/test_tier'
 slow_cli='tests/cli/mpi.t tests/cli/tp.t tests/cli/cuda.t tests/cli/recall.t tests/cli/bench.t'
 

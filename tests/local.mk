@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Tests run beside each other: threads that wait by spinning would take the cores of those that work.
+# Tests run in parallel: threads that wait by spinning would take the cores of those that work.
 AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
   RUN='$(abs_top_builddir)/run$(EXEEXT)'; export RUN;
 TAP_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
@@ -29,13 +29,14 @@ device_tests =
 include tests/cushim/local.mk
 include tests/cuda/local.mk
 include tests/list.mk
-# The list is written anew where a test has come or gone; what has not changed is not touched.
+# The list is rewritten if a test was added or removed; otherwise it is not touched.
 $(srcdir)/tests/list.mk: look-for-tests
 	@cd $(srcdir) && $(SHELL) tests/list.sh
 compiled_tests = $(unit_tests) $(shim_tests) $(race_tests)
 check_PROGRAMS += $(compiled_tests) $(fuzz_targets)
 TESTS = $(slow_cli_tests) $(compiled_tests) $(device_tests) $(fuzz_tests) $(cli_tests)
-EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/ci.txt %D%/list.sh %D%/data $(wildcard $(srcdir)/tests/clients/*.py) %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
+EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/ci.txt %D%/list.sh %D%/only.mk %D%/data $(wildcard $(srcdir)/tests/clients/*.py) %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
+-include $(srcdir)/%D%/only.mk
 list-tests:
 	@echo $(TESTS)
 device-tests: $(device_tests)

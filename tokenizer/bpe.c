@@ -3,15 +3,17 @@
 
 #include "tokenizer/bpe.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/base/utf8.h"
 
 #define NO_TOKEN UINT32_MAX
 #define NO_PAIR  UINT64_MAX
 
 typedef struct {
-    uint32_t at; /* in the arena; NO_TOKEN: the id is free */
+    uint32_t at; /* offset in the arena; NO_TOKEN: unused id */
     uint32_t len : 31, reachable : 1;
 } span;
 
@@ -27,24 +29,25 @@ struct bpe {
     span *spans; /* by id */
     int32_t n_ids;
     size_t cap_ids, n_tokens, longest;
-    int32_t *slots; /* hash of bytes -> id, -1 = empty */
+    int32_t *slots; /* hash table from bytes to id, -1: empty */
     size_t n_slots, n_used;
-    merge *merges; /* hash of pairs; NULL under tiktoken's rule */
+    merge *merges; /* hash table of pairs; NULL for tiktoken */
     size_t n_merge_slots, n_merges;
-    bool whole_words;
+    unsigned flags;
     int32_t byte_ids[256];
+    int32_t unk; /* with BPE_CHARACTERS */
 };
 
-/* A symbol of the word being merged; len 0 = swallowed by its left neighbour. */
+/* A symbol of the word being merged. len 0: merged into its left neighbour. */
 typedef struct {
     int32_t id, prev, next;
     uint32_t at, len;
 } sym;
 
-/* A merge that was possible when it was queued. Symbols only grow, so it still is exactly if the
- * symbol at pos lives and reaches, with its neighbour, as many bytes as then. */
+/* A merge that was possible when it was queued. Symbols only grow: it is still valid if the symbol at its position
+ * exists and, with its neighbour, has the same length. */
 typedef struct {
-    uint64_t key; /* rank << 32 | position: the lowest rank first, the leftmost of equals */
+    uint64_t key; /* rank << 32 | position: orders by rank, then from left to right */
     int32_t merged;
     uint32_t len;
 } cand;
@@ -58,7 +61,7 @@ static size_t pow2_above(size_t n)
 
 static inline uint64_t hash_bytes(const char *s, size_t n)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a: tokens are short */
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a, because tokens are short */
     for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
     return h ^ (h >> 29);
 }
@@ -78,7 +81,8 @@ status bpe_create(bpe **out, size_t n_tokens, size_t n_merges, unsigned flags, e
         return err_set(e, ST_FORMAT, "vocabulary of %zu tokens and %zu merges: at most %d allowed", n_tokens, n_merges,
                        BPE_MAX_IDS);
     TRY(MEM_NEW(&b, 1, e));
-    b->whole_words = (flags & BPE_WHOLE_WORDS) != 0;
+    b->flags = flags;
+    b->unk = -1;
     b->n_slots = pow2_above(n_tokens * 2);
     TRY_GOTO(MEM_NEW(&b->slots, b->n_slots, e));
     memset(b->slots, 0xff, b->n_slots * sizeof *b->slots);
@@ -136,13 +140,13 @@ status bpe_add_token(bpe *b, int32_t id, const char *bytes, size_t n, bool reach
     if (id < 0 || id >= BPE_MAX_IDS)
         return err_set(e, ST_FORMAT, "%s: id %d is outside 0..%d", what, id, BPE_MAX_IDS - 1);
     TRY(grow_ids(b, id, e));
-    if (b->spans[id].at != NO_TOKEN) return err_set(e, ST_FORMAT, "%s: id %d is given to two tokens", what, id);
+    if (b->spans[id].at != NO_TOKEN) return err_set(e, ST_FORMAT, "%s: id %d is assigned to two tokens", what, id);
     size_t slot = 0;
     if (reachable) {
         slot = find_slot(b, bytes, n);
         if (b->slots[slot] >= 0)
             return err_set(e, ST_FORMAT, "%s: ids %d and %d have the same text", what, b->slots[slot], id);
-        if (b->n_used + 1 >= b->n_slots) return err_set(e, ST_FORMAT, "%s: more tokens than announced", what);
+        if (b->n_used + 1 >= b->n_slots) return err_set(e, ST_FORMAT, "%s: more tokens than expected", what);
     }
     if (b->arena_n + n > 1 << 30) return err_set(e, ST_FORMAT, "%s: more than 1 GiB of token text", what);
     TRY(MEM_ROOM(&b->arena, &b->arena_cap, b->arena_n + n, e));
@@ -171,7 +175,7 @@ static inline uint64_t pair_of(int32_t left, int32_t right)
 
 status bpe_add_merge(bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged, err *e)
 {
-    if (b->n_merges + 1 >= b->n_merge_slots) return err_set(e, ST_FORMAT, "more merges than announced");
+    if (b->n_merges + 1 >= b->n_merge_slots) return err_set(e, ST_FORMAT, "more merges than expected");
     merge *m = merge_slot(b, pair_of(left, right));
     b->n_merges += m->pair == NO_PAIR;
     *m = (merge){pair_of(left, right), rank, merged};
@@ -182,11 +186,14 @@ int bpe_finish(bpe *b, int32_t unk)
 {
     int missing = 0;
     for (int c = 0; c < 256; c++) {
-        char byte = (char)c;
-        int32_t id = bpe_find(b, &byte, 1);
+        char piece[8] = {(char)c};
+        size_t n = 1;
+        if (b->flags & BPE_BYTE_FALLBACK) n = (size_t)snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)c);
+        const int32_t id = !(b->flags & BPE_CHARACTERS) || n > 1 ? bpe_find(b, piece, n) : -1;
         missing += id < 0;
-        b->byte_ids[c] = id < 0 ? unk : id;
+        b->byte_ids[c] = id < 0 && !(b->flags & BPE_CHARACTERS) ? unk : id;
     }
+    b->unk = unk;
     return missing;
 }
 
@@ -222,10 +229,11 @@ const char *bpe_token(const bpe *b, int32_t id, size_t *n)
 
 status bpe_encode_byte(const bpe *b, unsigned char c, token_list *out, err *e)
 {
-    return b->byte_ids[c] < 0 ? ST_OK : token_list_push(out, b->byte_ids[c], e);
+    const int32_t id = b->byte_ids[c] < 0 ? b->unk : b->byte_ids[c];
+    return id < 0 ? ST_OK : token_list_push(out, id, e);
 }
 
-/* Fills *c if the symbol at pos and its right neighbour merge. */
+/* Fills *c if the symbol at pos and its right neighbour can merge. */
 static bool candidate(const bpe *b, const char *text, const sym *s, int32_t pos, cand *c)
 {
     const sym *l = &s[pos];
@@ -265,8 +273,8 @@ static void heap_push(cand *h, size_t *n, cand x)
     h[i] = x;
 }
 
-/* Merges in place until nothing merges. The heap never holds more than 3n candidates: n - 1 at
- * the start and two for each of at most n - 1 merges. */
+/* Merges in place until no pair is left. The heap holds at most 3n candidates: n - 1 at the start and two for each of
+ * at most n - 1 merges. */
 static void merge_all(const bpe *b, const char *text, sym *s, size_t n, cand *heap)
 {
     size_t n_heap = 0;
@@ -302,23 +310,69 @@ static status scratch_reserve(bpe_scratch *s, size_t n, err *e)
     return ST_OK;
 }
 
+/* Appends a symbol to s[0..*k), which has room. */
+static void push_symbol(sym *s, size_t *k, int32_t id, size_t at, size_t len)
+{
+    s[*k] = (sym){.id = id, .prev = (int32_t)*k - 1, .next = (int32_t)*k + 1, .at = (uint32_t)at, .len = (uint32_t)len};
+    ++*k;
+}
+
+/* Writes the first symbols of a word, one for each byte, and returns their number. */
+static size_t byte_symbols(const bpe *b, const char *text, size_t n, sym *s)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = b->byte_ids[(unsigned char)text[i]];
+        if (id >= 0) push_symbol(s, &k, id, i, 1);
+    }
+    return k;
+}
+
+/* True if each byte of text[0..n) has a token. */
+static bool has_bytes(const bpe *b, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (b->byte_ids[(unsigned char)text[i]] < 0) return false;
+    return true;
+}
+
+/* Writes the first symbols of a word, one for each character of valid UTF-8, and returns their number. Source:
+ * tokenizers, models/bpe/model.rs. */
+static size_t char_symbols(const bpe *b, const char *text, size_t n, sym *s)
+{
+    size_t k = 0, c;
+    bool unknown = false; /* the last symbol is an unknown character */
+    for (size_t i = 0; i < n; i += c) {
+        const int len = utf8_valid_len((const unsigned char *)text + i, n - i);
+        c = len ? (size_t)len : 1;
+        const int32_t id = bpe_find(b, text + i, c);
+        const bool fuse = unknown && (b->flags & BPE_FUSE_UNKNOWN);
+        unknown = false;
+        if (id >= 0) {
+            push_symbol(s, &k, id, i, c);
+        } else if (has_bytes(b, text + i, c)) {
+            for (size_t j = 0; j < c; j++) push_symbol(s, &k, b->byte_ids[(unsigned char)text[i + j]], i + j, 1);
+        } else if (b->unk >= 0) {
+            unknown = true;
+            if (fuse) s[k - 1].len += (uint32_t)c;
+            else push_symbol(s, &k, b->unk, i, c);
+        }
+    }
+    return k;
+}
+
 status bpe_encode(const bpe *b, const char *text, size_t n, bpe_scratch *scratch, token_list *out, err *e)
 {
-    if (n == 1) return bpe_encode_byte(b, (unsigned char)text[0], out, e);
+    const bool characters = b->flags & BPE_CHARACTERS;
+    if (n == 1 && !characters) return bpe_encode_byte(b, (unsigned char)text[0], out, e);
     if (n > INT32_MAX) return err_set(e, ST_UNSUPPORTED, "a word of %zu bytes: at most %d allowed", n, INT32_MAX);
-    if (b->whole_words) {
+    if (b->flags & BPE_WHOLE_WORDS) {
         int32_t id = bpe_find(b, text, n);
         if (id >= 0) return token_list_push(out, id, e);
     }
     TRY(scratch_reserve(scratch, n, e));
     sym *s = scratch->syms;
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = b->byte_ids[(unsigned char)text[i]];
-        if (id < 0) continue;
-        s[k] = (sym){.id = id, .prev = (int32_t)k - 1, .next = (int32_t)k + 1, .at = (uint32_t)i, .len = 1};
-        k++;
-    }
+    const size_t k = characters ? char_symbols(b, text, n, s) : byte_symbols(b, text, n, s);
     if (k == 0) return ST_OK;
     s[k - 1].next = -1;
     merge_all(b, text, s, k, scratch->heap);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Vocabulary and merges of a byte-level BPE: tokenizer.json, or vocab.json + merges.txt. */
+/* Vocabulary and merges of a BPE of bytes or characters: tokenizer.json, or vocab.json + merges.txt. */
 #include "config.h"
 
 #include <stdio.h>
@@ -10,9 +10,8 @@
 
 enum { MAX_TOKEN_BYTES = 65536, NAME_MAX_BYTES = 200 };
 
-/* The byte that a character of GPT-2's byte alphabet stands for, -1 for any other. Printable bytes
- * are themselves; the 68 others follow from U+0100 in order. Source: openai/gpt-2 encoder.py,
- * bytes_to_unicode. */
+/* Returns the byte for a character of GPT-2's byte alphabet, -1 for others. Printable bytes stand for themselves; the
+ * 68 others are U+0100 and following. Source: openai/gpt-2 encoder.py, bytes_to_unicode. */
 static int alphabet_byte(int32_t c)
 {
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255)) return c;
@@ -21,8 +20,8 @@ static int alphabet_byte(int32_t c)
     return k < 33 ? k : k < 67 ? 127 + k - 33 : 173;
 }
 
-/* Turns text[0..n) into the bytes it stands for, at most n; false if a character is not in the
- * alphabet, whose characters have one or two bytes of UTF-8. */
+/* Converts text[0..n) to bytes, at most n. False if a character is not in the byte alphabet, whose characters take one
+ * or two bytes of UTF-8. */
 static bool to_bytes(const char *text, size_t n, char *out, size_t *n_out)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -41,13 +40,23 @@ static bool to_bytes(const char *text, size_t n, char *out, size_t *n_out)
     return true;
 }
 
-/* While loading: the vocabulary and room for the bytes of two tokens. */
+/* State of loading: the vocabulary, and a buffer for the bytes of two tokens. */
 typedef struct {
     bpe *b;
     const char *name;
     char *buf;
-    int32_t last; /* merged token of the merge before */
+    int32_t last;    /* result of the previous merge */
+    bool characters; /* tokens are spelled as they are, not in the byte alphabet */
 } loader;
+
+/* Converts the spelling of a token to its bytes, at most n. False if it is not in the byte alphabet. */
+static bool token_bytes(const loader *l, const char *text, size_t n, char *out, size_t *n_out)
+{
+    if (!l->characters) return to_bytes(text, n, out, n_out);
+    memcpy(out, text, n);
+    *n_out = n;
+    return true;
+}
 
 static status load_vocab(loader *l, const json_t *vocab, const char *field, err *e)
 {
@@ -64,15 +73,15 @@ static status load_vocab(loader *l, const json_t *vocab, const char *field, err 
                            BPE_MAX_IDS - 1);
         if (n > MAX_TOKEN_BYTES)
             return err_set(e, ST_FORMAT, "%s: a token of %zu bytes, at most %d allowed", what, n, MAX_TOKEN_BYTES);
-        bool known = to_bytes(key, n, l->buf, &m);
-        /* Other texts (added tokens, mostly) are decoded as they stand, as the reference does. */
+        bool known = token_bytes(l, key, n, l->buf, &m);
+        /* Other texts, mostly added tokens, decode to themselves, as in the reference. */
         TRY(bpe_add_token(l->b, (int32_t)id, known ? l->buf : key, known ? m : n, known, what, e));
     }
     return ST_OK;
 }
 
-/* Merges are mostly listed in the order of what they make: try the last token and the next before
- * hashing, which misses the cache at each of several hundred thousand merges. */
+/* Returns the id of a merged token. Tries the last id and the next first, because merges are mostly listed in the order
+ * of their results. Hashing would miss the cache for each of several hundred thousand merges. */
 static int32_t find_merged(loader *l, const char *bytes, size_t n)
 {
     for (int k = 0; k < 2; k++)
@@ -89,8 +98,8 @@ static status load_merge(loader *l, const char *left, size_t n_left, const char 
     if (n_left == 0 || n_right == 0 || memchr(right, ' ', n_right))
         return err_set(e, ST_FORMAT, "%s: %s[%zu] is not two tokens", l->name, field, rank);
     int32_t id_left = -1, id_right = -1, merged = -1;
-    if (n_left <= MAX_TOKEN_BYTES && n_right <= MAX_TOKEN_BYTES && to_bytes(left, n_left, l->buf, &a) &&
-        to_bytes(right, n_right, l->buf + a, &b)) {
+    if (n_left <= MAX_TOKEN_BYTES && n_right <= MAX_TOKEN_BYTES && token_bytes(l, left, n_left, l->buf, &a) &&
+        token_bytes(l, right, n_right, l->buf + a, &b)) {
         id_left = bpe_find(l->b, l->buf, a);
         id_right = bpe_find(l->b, l->buf + a, b);
         merged = find_merged(l, l->buf, a + b);
@@ -129,7 +138,7 @@ static status load_merges(loader *l, const json_t *merges, err *e)
     return ST_OK;
 }
 
-/* Fields of model that would change what encoding means. */
+/* Rejects fields of `model` that would change the encoding. */
 static status check_model(const json_t *model, const char *name, err *e)
 {
     static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -137,11 +146,14 @@ static status check_model(const json_t *model, const char *name, err *e)
         const json_t *v = json_object_get(model, empty[i]);
         const char *s = json_string_value(v);
         if (v && !json_is_null(v) && !(s && !*s))
-            return err_set(e, ST_UNSUPPORTED, "%s: model.%s is set", name, empty[i]);
+            return err_set(e, ST_UNSUPPORTED, "%s: model.%s is not supported", name, empty[i]);
     }
-    const json_t *ignore = json_object_get(model, "ignore_merges");
-    if (ignore && !json_is_boolean(ignore) && !json_is_null(ignore))
-        return err_set(e, ST_FORMAT, "%s: model.ignore_merges is not a boolean", name);
+    static const char *const flags[] = {"ignore_merges", "byte_fallback", "fuse_unk"};
+    for (int i = 0; i < 3; i++) {
+        const json_t *v = json_object_get(model, flags[i]);
+        if (v && !json_is_boolean(v) && !json_is_null(v))
+            return err_set(e, ST_FORMAT, "%s: model.%s is not a boolean", name, flags[i]);
+    }
     if (!json_is_object(json_object_get(model, "vocab")))
         return err_set(e, ST_FORMAT, "%s: model.vocab is missing or not an object", name);
     if (!json_is_array(json_object_get(model, "merges")))
@@ -172,33 +184,59 @@ static status load_model(loader *l, const json_t *model, err *e)
     const char *unk_text = json_string_value(json_object_get(model, "unk_token"));
     if (unk_text && strlen(unk_text) <= MAX_TOKEN_BYTES) {
         scratch = l->buf;
-        if (to_bytes(unk_text, strlen(unk_text), scratch, &m)) unk = bpe_find(l->b, scratch, m);
+        if (token_bytes(l, unk_text, strlen(unk_text), scratch, &m)) unk = bpe_find(l->b, scratch, m);
     }
     bpe_finish(l->b, unk);
     return ST_OK;
 }
 
-status bpe_json_load(tokenizer *t, const json_t *root, const char *name, bool *byte_level, err *e)
+bool bpe_json_is_byte_level(const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
-    *byte_level = false;
+    if (type && strcmp(type, "BPE") != 0) return false;
+    return !json_is_object(model) || names_byte_level(json_object_get(root, "pre_tokenizer"), 0) ||
+           names_byte_level(json_object_get(root, "decoder"), 0);
+}
+
+static unsigned model_flags(const json_t *model, bool characters)
+{
+    unsigned flags = json_is_true(json_object_get(model, "ignore_merges")) ? BPE_WHOLE_WORDS : 0;
+    if (!characters) return flags;
+    if (json_is_true(json_object_get(model, "byte_fallback"))) flags |= BPE_BYTE_FALLBACK;
+    if (json_is_true(json_object_get(model, "fuse_unk"))) flags |= BPE_FUSE_UNKNOWN;
+    return flags | BPE_CHARACTERS;
+}
+
+/* Checks the type of the model, which older files lack. Only a Unigram's vocabulary is a list. */
+static status check_type(const json_t *model, const char *name, err *e)
+{
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (!type && json_is_array(json_object_get(model, "vocab"))) type = "Unigram";
+    if (!type || strcmp(type, "BPE") == 0) return ST_OK;
+    if (strcmp(type, "Unigram") == 0)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: model.type \"Unigram\" is not supported; add the model's SentencePiece file, "
+                       "tokenizer.model, which is then read",
+                       name);
+    return err_set(e, ST_UNSUPPORTED, "%s: model.type \"%.40s\" is not supported; supported: BPE", name, type);
+}
+
+status bpe_json_load(tokenizer *t, const json_t *root, const char *name, err *e)
+{
+    const json_t *model = json_object_get(root, "model");
     if (!json_is_object(model)) return err_set(e, ST_FORMAT, "%s: model is missing or not an object", name);
-    if (type && strcmp(type, "BPE") != 0) return ST_OK;
-    if (!names_byte_level(json_object_get(root, "pre_tokenizer"), 0) &&
-        !names_byte_level(json_object_get(root, "decoder"), 0))
-        return ST_OK;
-    *byte_level = true;
+    TRY(check_type(model, name, e));
     TRY(check_model(model, name, e));
-    loader l = {.name = name};
+    loader l = {.name = name, .characters = !bpe_json_is_byte_level(root)};
     status st;
     const size_t n_vocab = json_object_size(json_object_get(model, "vocab"));
     const size_t n_merges = json_array_size(json_object_get(model, "merges"));
-    const bool whole = json_is_true(json_object_get(model, "ignore_merges"));
     TRY_GOTO(mem_alloc((void **)&l.buf, 2 * MAX_TOKEN_BYTES, 1, "token", e));
-    TRY_GOTO(bpe_create(&l.b, n_vocab, n_merges, whole ? BPE_WHOLE_WORDS : 0, e));
+    TRY_GOTO(bpe_create(&l.b, n_vocab, n_merges, model_flags(model, l.characters), e));
     TRY_GOTO(load_model(&l, model, e));
     t->bpe = l.b;
+    t->pieces.on = l.characters;
     l.b = NULL;
     st = json_parts_load(t, root, name, e);
 done:
@@ -214,7 +252,7 @@ static size_t count_lines(const char *s, size_t n)
     return k;
 }
 
-/* merges.txt: an optional "#version" line, then "a b" on each line. */
+/* Loads merges.txt: an optional "#version" line, then lines "a b". */
 static status load_merge_lines(loader *l, const char *text, size_t n, err *e)
 {
     size_t rank = 0;
@@ -233,8 +271,8 @@ static status load_merge_lines(loader *l, const char *text, size_t n, err *e)
     return ST_OK;
 }
 
-status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, const char *vocab_name,
-                      const char *merges_name, err *e)
+status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, bool qwen2,
+                      const char *vocab_name, const char *merges_name, err *e)
 {
     loader l = {.name = vocab_name};
     status st;
@@ -245,8 +283,8 @@ status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, siz
     TRY_GOTO(load_merge_lines(&l, merges, n_merges, e));
     bpe_finish(l.b, -1);
     TRY_GOTO(pretok_create(&t->pre, e));
-    TRY_GOTO(pretok_add_regex(t->pre, PRETOK_QWEN2, PRETOK_ISOLATED, vocab_name, e));
-    t->nfc = true;
+    TRY_GOTO(pretok_add_regex(t->pre, qwen2 ? PRETOK_QWEN2 : PRETOK_GPT2, PRETOK_ISOLATED, vocab_name, e));
+    if (qwen2) TRY_GOTO(normalizer_add(&t->normalizer, NORMALIZE_NFC, NULL, NULL, vocab_name, e));
     t->bpe = l.b;
     l.b = NULL;
 done:

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* U+2581, SentencePiece's spelling of a space. */
+#define SPACE_MARK "\xe2\x96\x81"
+
 /* Borrowed UTF-8 text, which may contain NUL. */
 typedef struct {
     const char *s;
@@ -19,20 +22,20 @@ static inline utf8_text utf8_of(const char *s)
     return (utf8_text){s, strlen(s)};
 }
 
-/* Length in bytes of the valid character at s and its code point; 0 if there is none. */
+/* Returns the length in bytes of the valid character at s, 0 if there is none, and its code point in *c. */
 int char_at(const char *s, size_t n, int32_t *c);
-/* The same for the character that ends before s[end]. */
+/* Returns the same for the character that ends before s[end]. */
 int char_before(const char *s, size_t end, int32_t *c);
-/* Writes c (at most U+10FFFF) as UTF-8, returns the length. */
+/* Writes c (at most U+10FFFF) as UTF-8 and returns the length. */
 int char_put(char *out, int32_t c);
-/* Unicode White_Space. */
+/* True for Unicode White_Space. */
 bool is_white_space(int32_t c);
-/* What Python's str.strip() removes (evals.md section 0, WS), which Jinja's trim uses. */
+/* True for the characters that Python's str.strip() and Jinja's trim remove (evals.md section 0, WS). */
 bool is_python_space(int32_t c);
-/* Trims such characters off both ends of *s[0..*n). */
+/* Trims such characters from both ends of *s[0..*n). */
 void trim_python(const char **s, size_t *n);
-/* Bytes of the maximal subpart of a character at s, where no valid one starts (1..3): what one
- * U+FFFD stands for in Rust's from_utf8_lossy. Source: Unicode 15, section 3.9, table 3-8. */
+/* Returns the bytes (1..3) of the maximal subpart of an invalid character at s, which Rust's from_utf8_lossy replaces
+ * by one U+FFFD. Source: Unicode 15, section 3.9, table 3-8. */
 size_t broken_len(const char *s, size_t n);
 
 #endif

@@ -1,341 +1,380 @@
 /* SPDX-License-Identifier: MIT */
-/* Chat templates by family. A conversation is written as special tokens, given by id, and plain
- * text between them: what a message says can never become a special token.
- * Source: evals.md section 3. */
+/* Renders conversations. Source: transformers, apply_chat_template and utils/chat_template_utils.py. */
 #include "config.h"
 
-#include <stdio.h>
-#include <string.h>
+#include "tokenizer/chat.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/utf8.h"
 #include "tokenizer/chars.h"
 #include "tokenizer/impl.h"
 
-typedef struct {
-    const tokenizer *t;
-    const char *name; /* of the template, for messages */
-    token_list *out;  /* NULL: everything stays text, special tokens by their spelling */
-    char *text;       /* plain text since the last special token */
-    size_t n, cap;
-} writer;
+/* ---- selection ---- */
 
-/* Variants of one family differ in a text or a switch. */
-typedef struct family {
-    const char *name;
-    status (*write)(writer *w, const struct family *f, const chat_message *m, size_t n, err *e);
-    const char *system; /* default or fixed system text */
-    bool no_think;
-} family;
-
-static status write_text(writer *w, const char *s, size_t n, err *e)
+/* Lets a template read the spellings of special tokens. */
+static status use_tokens(const tokenizer *t, const chat_template *c, err *e)
 {
-    TRY(MEM_ROOM(&w->text, &w->cap, w->n + n, e));
-    if (n) memcpy(w->text + w->n, s, n);
-    w->n += n;
-    return ST_OK;
+    return c->parsed ? jinja_set_constants(c->parsed, t->chat.tokens, e) : ST_OK;
 }
 
-static status write_str(writer *w, const char *s, err *e)
+/* Parses a built-in template; *t has no name if there is none of that name. */
+static status parse_builtin(chat_template *t, const tokenizer *tok, const char *name, err *e)
 {
-    return write_text(w, s, strlen(s), e);
+    const char *needs, *text = chat_builtin(name, &needs);
+    *t = (chat_template){0};
+    if (!text) return ST_OK;
+    if (needs && tokenizer_special_id(tok, needs) < 0)
+        return err_set(e, ST_UNSUPPORTED, "chat template %s needs the token %s, which the tokenizer lacks", name,
+                       needs);
+    return chat_template_parse(t, name, name, text, strlen(text), e);
 }
 
-static status write_trimmed(writer *w, const char *s, err *e)
+static status parse_file(chat_template *t, const char *path, err *e)
 {
-    size_t n = strlen(s);
-    trim_python(&s, &n);
-    return write_text(w, s, n, e);
-}
-
-static status flush(writer *w, err *e)
-{
-    if (!w->out) return ST_OK;
-    status st = w->n ? tokenizer_encode(w->t, w->text, w->n, 0, w->out, e) : ST_OK;
-    w->n = 0;
-    return st;
-}
-
-static status write_special(writer *w, const char *spelling, err *e)
-{
-    const int32_t id = tokenizer_special_id(w->t, spelling);
-    if (id < 0)
-        return err_set(e, ST_UNSUPPORTED, "chat template %s needs the token %s, which this tokenizer has not", w->name,
-                       spelling);
-    if (!w->out) return write_str(w, spelling, e);
-    TRY(flush(w, e));
-    return token_list_push(w->out, id, e);
-}
-
-static status write_bos(writer *w, err *e)
-{
-    char *spelling;
+    char *text;
     size_t n;
-    if (w->t->bos < 0) return ST_OK;
-    if (w->out) {
-        TRY(flush(w, e));
-        return token_list_push(w->out, w->t->bos, e);
-    }
-    TRY(tokenizer_decode(w->t, &w->t->bos, 1, true, &spelling, &n, e));
-    status st = write_text(w, spelling, n, e);
-    mem_free(spelling);
+    TRY(chat_template_read(&text, &n, path, e));
+    status st = chat_template_parse(t, path, path, text, n, e);
+    mem_free(text);
     return st;
 }
 
-static bool role_is(const chat_message *m, const char *role)
-{
-    return strcmp(m->role, role) == 0;
-}
-
-/* Text of the system message in front, NULL if there is none; *m and *n move behind it. */
-static const char *take_system(const chat_message **m, size_t *n)
-{
-    if (*n == 0 || !role_is(*m, "system")) return NULL;
-    const char *s = (*m)->content;
-    ++*m;
-    --*n;
-    return s;
-}
-
-static status llama3_head(writer *w, const char *role, err *e)
-{
-    TRY(write_special(w, "<|start_header_id|>", e));
-    TRY(write_str(w, role, e));
-    TRY(write_special(w, "<|end_header_id|>", e));
-    return write_str(w, "\n\n", e);
-}
-
-static status write_llama3(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    const char *system = take_system(&m, &n);
-    TRY(write_bos(w, e));
-    if (system || f->system) {
-        TRY(llama3_head(w, "system", e));
-        if (f->system) TRY(write_str(w, f->system, e));
-        TRY(write_trimmed(w, system ? system : "", e));
-        TRY(write_special(w, "<|eot_id|>", e));
-    }
-    for (size_t i = 0; i < n; i++) {
-        TRY(llama3_head(w, m[i].role, e));
-        TRY(write_trimmed(w, m[i].content, e));
-        TRY(write_special(w, "<|eot_id|>", e));
-    }
-    return llama3_head(w, "assistant", e);
-}
-
-static status chatml_turn(writer *w, const char *role, const char *content, err *e)
-{
-    TRY(write_special(w, "<|im_start|>", e));
-    TRY(write_str(w, role, e));
-    TRY(write_str(w, "\n", e));
-    TRY(write_str(w, content, e));
-    TRY(write_special(w, "<|im_end|>", e));
-    return write_str(w, "\n", e);
-}
-
-static status write_chatml(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    if (f->system && !role_is(m, "system")) TRY(chatml_turn(w, "system", f->system, e));
-    for (size_t i = 0; i < n; i++) TRY(chatml_turn(w, m[i].role, m[i].content, e));
-    TRY(write_special(w, "<|im_start|>", e));
-    TRY(write_str(w, "assistant\n", e));
-    if (!f->no_think) return ST_OK;
-    TRY(write_special(w, "<think>", e));
-    TRY(write_str(w, "\n\n", e));
-    TRY(write_special(w, "</think>", e));
-    return write_str(w, "\n\n", e);
-}
-
-/* "[INST]" is plain text; a turn is encoded by itself, as the vendor's encoder does. */
-static status write_mistral_v1(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    const char *system = take_system(&m, &n);
-    (void)f;
-    TRY(write_bos(w, e));
-    for (size_t i = 0; i < n; i++) {
-        TRY(flush(w, e));
-        if (role_is(&m[i], "assistant")) {
-            TRY(write_str(w, m[i].content, e));
-            TRY(write_special(w, "</s>", e));
-            continue;
-        }
-        TRY(write_str(w, "[INST] ", e));
-        if (i == 0 && system) {
-            TRY(write_str(w, system, e));
-            TRY(write_str(w, "\n\n", e));
-        }
-        TRY(write_str(w, m[i].content, e));
-        TRY(write_str(w, " [/INST]", e));
-    }
-    return ST_OK;
-}
-
-static status write_mistral_v3(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    const char *system = take_system(&m, &n);
-    (void)f;
-    TRY(write_bos(w, e));
-    for (size_t i = 0; i < n; i++) {
-        const bool user = role_is(&m[i], "user");
-        if (user) TRY(write_special(w, "[INST]", e));
-        if (system && i == n - 1) { /* with the last user message, unlike v1 */
-            TRY(write_str(w, system, e));
-            TRY(write_str(w, "\n\n", e));
-        }
-        TRY(write_str(w, m[i].content, e));
-        TRY(write_special(w, user ? "[/INST]" : "</s>", e));
-    }
-    return ST_OK;
-}
-
-static status write_vicuna(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    const char *system = take_system(&m, &n);
-    TRY(write_bos(w, e));
-    TRY(write_str(w, system ? system : f->system, e));
-    TRY(write_str(w, " ", e));
-    for (size_t i = 0; i < n; i++) {
-        const bool user = role_is(&m[i], "user");
-        TRY(write_str(w, user ? "USER: " : "ASSISTANT: ", e));
-        TRY(write_str(w, m[i].content, e));
-        if (user) TRY(write_str(w, " ", e));
-        else TRY(write_special(w, "</s>", e));
-    }
-    return write_str(w, "ASSISTANT:", e);
-}
-
-static status write_llama2(writer *w, const family *f, const chat_message *m, size_t n, err *e)
-{
-    const char *system = take_system(&m, &n);
-    (void)f;
-    for (size_t i = 0; i < n; i++) {
-        if (role_is(&m[i], "assistant")) {
-            TRY(write_str(w, " ", e));
-            TRY(write_trimmed(w, m[i].content, e));
-            TRY(write_str(w, " ", e));
-            TRY(write_special(w, "</s>", e));
-            continue;
-        }
-        TRY(write_bos(w, e));
-        TRY(write_str(w, "[INST] ", e));
-        if (i == 0 && system) {
-            TRY(write_str(w, "<<SYS>>\n", e));
-            TRY(write_str(w, system, e));
-            TRY(write_str(w, "\n<</SYS>>\n\n", e));
-        }
-        TRY(write_trimmed(w, m[i].content, e));
-        TRY(write_str(w, " [/INST]", e));
-    }
-    return ST_OK;
-}
-
-/* The date is pinned: a prompt must not depend on the day it is made. */
-static const family templates[] = {
-    {"llama3", write_llama3, NULL, false},
-    {"llama3.1", write_llama3, "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", false},
-    {"mistral-v1", write_mistral_v1, NULL, false},
-    {"mistral-v3", write_mistral_v3, NULL, false},
-    {"qwen2", write_chatml, "You are a helpful assistant.", false},
-    {"qwen2.5", write_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false},
-    {"qwen3", write_chatml, NULL, true},
-    {"chatml", write_chatml, NULL, false},
-    {"vicuna", write_vicuna,
-     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
-     "helpful, "
-     "detailed, and polite answers to the user's questions.",
-     false},
-    {"llama2", write_llama2, NULL, false},
-};
-enum { N_TEMPLATES = sizeof templates / sizeof *templates };
-
-const char *const *chat_template_names(void)
-{
-    static const char *const names[] = {"llama3", "llama3.1", "mistral-v1", "mistral-v3", "qwen2", "qwen2.5",
-                                        "qwen3",  "chatml",   "vicuna",     "llama2",     NULL};
-    _Static_assert(sizeof names / sizeof *names == N_TEMPLATES + 1, "a name for each template");
-    return names;
-}
-
-static bool has(const char *text, size_t n, const char *mark)
-{
-    return memmem(text, n, mark, strlen(mark)) != NULL;
-}
-
-const char *chat_detect(const tokenizer *t, const char *text, size_t n)
-{
-    if (has(text, n, "<|start_header_id|>")) return has(text, n, "Cutting Knowledge Date") ? "llama3.1" : "llama3";
-    if (has(text, n, "<|im_start|>")) {
-        if (has(text, n, "enable_thinking")) return "qwen3";
-        if (has(text, n, "You are Qwen, created by Alibaba Cloud")) return "qwen2.5";
-        return has(text, n, "You are a helpful assistant") ? "qwen2" : "chatml";
-    }
-    if (has(text, n, "[INST]")) {
-        if (has(text, n, "<<SYS>>")) return "llama2";
-        return tokenizer_special_id(t, "[INST]") >= 0 ? "mistral-v3" : "mistral-v1";
-    }
-    return has(text, n, "USER:") && has(text, n, "ASSISTANT:") ? "vicuna" : NULL;
-}
-
-/* [system] user (assistant user)*: what every family's template accepts. */
-static status check_roles(const chat_message *m, size_t n, err *e)
-{
-    if (n == 0) return err_set(e, ST_USAGE, "chat: no messages");
-    const size_t first = role_is(&m[0], "system");
-    for (size_t i = first; i < n; i++) {
-        const char *want = (i - first) % 2 == 0 ? "user" : "assistant";
-        if (!role_is(&m[i], want))
-            return err_set(e, ST_USAGE, "chat: message %zu is from \"%.20s\", expected \"%s\"", i + 1, m[i].role, want);
-    }
-    if (n == first || !role_is(&m[n - 1], "user"))
-        return err_set(e, ST_USAGE, "chat: the last message is from \"%.20s\", expected \"user\"", m[n - 1].role);
-    return ST_OK;
-}
-
-static status no_template(const char *name, err *e)
+static status unknown_template(const tokenizer *t, const char *name, err *e)
 {
     char list[160] = "";
     size_t n = 0;
-    for (int i = 0; i < N_TEMPLATES; i++)
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", templates[i].name);
-    return name ? err_set(e, ST_UNSUPPORTED, "chat template \"%.40s\" is unknown; there are %s", name, list)
-                : err_set(e, ST_UNSUPPORTED, "the model's folder has no known chat template; choose one of %s", list);
+    for (const char *const *p = chat_template_names(); *p && n < sizeof list; p++)
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *p);
+    for (size_t i = 0; i < t->chat.n && n < sizeof list; i++)
+        n += (size_t)snprintf(list + n, sizeof list - n, ", %s", t->chat.items[i].name);
+    return err_set(e, ST_USAGE, "--template %.40s: no such file or template; templates: %s", name, list);
 }
 
-/* The conversation into w, whose t is set. */
-static status write_chat(writer *w, const char *name, const chat_message *msgs, size_t n, err *e)
+/* Finds a template of the model: *of_model, or else reads another one to *own. */
+static status find_template(const tokenizer *t, const char *name, const chat_template **of_model, chat_template *own,
+                            err *e)
 {
-    const char *wanted = name ? name : w->t->chat;
-    const family *tm = NULL;
-    for (int i = 0; i < N_TEMPLATES && wanted; i++)
-        if (strcmp(templates[i].name, wanted) == 0) tm = &templates[i];
-    if (!tm) return no_template(wanted, e);
-    TRY(check_roles(msgs, n, e));
-    w->name = tm->name;
-    return tm->write(w, tm, msgs, n, e);
-}
-
-status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, token_list *out, err *e)
-{
-    writer w = {.t = t, .out = out};
-    const size_t before = out->n;
-    status st = write_chat(&w, name, msgs, n, e);
-    if (st == ST_OK) st = flush(&w, e);
-    mem_free(w.text);
-    if (st != ST_OK) out->n = before;
+    const bool is_text = strstr(name, "{{") || strstr(name, "{%"), is_path = strchr(name, '/');
+    *own = (chat_template){0};
+    *of_model = is_text || is_path ? NULL : chat_set_find(&t->chat, name);
+    if (*of_model) return ST_OK;
+    if (is_text) TRY(chat_template_parse(own, "", "--template", name, strlen(name), e));
+    else if (!is_path) TRY(parse_builtin(own, t, name, e));
+    const bool is_file = strcmp(name, "-") == 0 || (access(name, F_OK) == 0 && !dir_exists(name));
+    if (!own->name && !is_file) return unknown_template(t, name, e);
+    if (!own->name) TRY(parse_file(own, name, e));
+    const status st = use_tokens(t, own, e);
+    if (st != ST_OK) chat_template_free(own);
     return st;
 }
 
-status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, char **out, size_t *len,
-                   err *e)
+status tokenizer_set_template(tokenizer *t, const char *name, err *e)
 {
-    writer w = {.t = t};
-    *out = NULL;
-    status st = write_chat(&w, name, msgs, n, e);
-    if (st == ST_OK) st = write_text(&w, "", 1, e); /* the NUL */
-    if (st != ST_OK) {
-        mem_free(w.text);
-        return st;
-    }
-    *out = w.text;
-    *len = w.n - 1;
+    chat_set *s = &t->chat;
+    const chat_template *of_model;
+    chat_template own;
+    if (!name) s->selected = NULL;
+    if (!name) return ST_OK;
+    TRY(find_template(t, name, &of_model, &own, e));
+    chat_template_free(&s->own);
+    s->own = own;
+    s->selected = of_model ? of_model : &s->own;
+    return s->selected->parsed ? ST_OK : err_set(e, ST_FORMAT, "%s", s->selected->why);
+}
+
+status tokenizer_set_template_args(tokenizer *t, const json_t *args, err *e)
+{
+    json_t *copy = args ? json_deep_copy(args) : NULL;
+    if (args && !copy) return err_set(e, ST_NOMEM, "out of memory");
+    json_decref(t->chat.args);
+    t->chat.args = copy;
     return ST_OK;
+}
+
+const char *tokenizer_chat_template(const tokenizer *t)
+{
+    const chat_template *c = chat_set_choose(&t->chat, false);
+    return c ? c->from : NULL;
+}
+
+status chat_name_token(tokenizer *t, const char *key, int32_t id, err *e)
+{
+    char *text = NULL;
+    size_t n;
+    if (!t->chat.tokens && !(t->chat.tokens = json_object())) return err_set(e, ST_NOMEM, "out of memory");
+    if (json_object_get(t->chat.tokens, key)) return ST_OK;
+    if (id >= 0) TRY(tokenizer_bytes(t, id, &text, &n, e));
+    json_t *v = json_string(text ? text : "");
+    mem_free(text);
+    if (!v) return ST_OK; /* no spelling in UTF-8 */
+    return json_object_set_new(t->chat.tokens, key, v) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+const char *tokenizer_chat_text(const tokenizer *t, bool tools)
+{
+    const chat_template *c = chat_set_choose(&t->chat, tools);
+    return c ? c->text : NULL;
+}
+
+status chat_name_tokens(tokenizer *t, err *e)
+{
+    TRY(chat_name_token(t, "bos_token", t->bos, e));
+    TRY(chat_name_token(t, "eos_token", t->eos.n ? t->eos.ids[0] : -1, e));
+    for (size_t i = 0; i < t->chat.n; i++) TRY(use_tokens(t, &t->chat.items[i], e));
+    return ST_OK;
+}
+
+/* ---- messages ---- */
+
+/* Returns a text with U+FFFD for each invalid sequence of bytes; NULL: out of memory. */
+static json_t *text_json(const char *s)
+{
+    char *valid;
+    size_t left = strlen(s), n = 0;
+    json_t *j = json_string(s);
+    if (j || mem_alloc((void **)&valid, left, 3, "a message", NULL) != ST_OK) return j;
+    while (left > 0) {
+        size_t k = (size_t)utf8_valid_len((const unsigned char *)s, left);
+        memcpy(valid + n, k ? s : "\xef\xbf\xbd", k ? k : 3);
+        n += k ? k : 3;
+        if (!k) k = broken_len(s, left);
+        s += k;
+        left -= k;
+    }
+    j = json_stringn(valid, n);
+    mem_free(valid);
+    return j;
+}
+
+status chat_messages(json_t **out, const chat_message *m, size_t n, err *e)
+{
+    json_t *list = json_array();
+    bool good = list;
+    for (size_t i = 0; i < n && good; i++)
+        good = json_array_append_new(list, json_pack("{s:o, s:o}", "role", text_json(m[i].role), "content",
+                                                     text_json(m[i].content))) == 0;
+    *out = good ? list : NULL;
+    if (good) return ST_OK;
+    json_decref(list);
+    return err_set(e, ST_NOMEM, "out of memory");
+}
+
+status chat_parse(json_t **out, const char *text, size_t n, const char *name, err *e)
+{
+    enum { DEPTH = 128 };
+    TRY(json_parse_any(out, text, n, name, DEPTH, e));
+    if (json_is_object(*out)) return ST_OK;
+    if (!json_is_array(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        return err_set(e, ST_FORMAT, "%s: expected an array of messages, or an object", name);
+    }
+    *out = json_pack("{s:o}", "messages", *out);
+    return *out ? ST_OK : err_set(e, ST_NOMEM, "%s: out of memory", name);
+}
+
+chat_input chat_input_of(const json_t *object)
+{
+    return (chat_input){
+        .messages = json_object_get(object, "messages"), .tools = json_object_get(object, "tools"), .args = object};
+}
+
+static status check_messages(const json_t *list, err *e)
+{
+    if (json_array_size(list) == 0) return err_set(e, ST_USAGE, "chat: no messages");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_string(json_object_get(json_array_get(list, i), "role")))
+            return err_set(e, ST_USAGE, "chat: message %zu is not an object with a role", i + 1);
+    return ST_OK;
+}
+
+static bool lacks_content(const json_t *m)
+{
+    const json_t *v = json_object_get(m, "content");
+    return !v || json_is_null(v);
+}
+
+/* Copies the thoughts of a message to the two keys that templates read. */
+static bool alias_thoughts(json_t *m)
+{
+    static const char *const keys[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *v = NULL;
+    for (int i = 0; i < 3 && (!v || json_is_null(v)); i++) v = json_object_get(m, keys[i]);
+    if (!v || json_is_null(v)) return true;
+    json_incref(v);
+    bool good = json_object_get(m, "thinking") || json_object_set(m, "thinking", v) == 0;
+    return json_object_set_new(m, "reasoning_content", v) == 0 && good;
+}
+
+/* Returns the messages as templates read them. empty: missing contents become empty texts. NULL: out of memory. */
+static json_t *copy_messages(const json_t *list, bool empty)
+{
+    json_t *out = json_deep_copy(list);
+    bool good = out;
+    for (size_t i = 0; good && i < json_array_size(out); i++) {
+        json_t *m = json_array_get(out, i);
+        good = alias_thoughts(m);
+        if (empty && lacks_content(m)) good = good && json_object_set_new(m, "content", json_string("")) == 0;
+    }
+    if (good) return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* ---- continued messages ---- */
+
+/* Marks the end of a text that the prompt continues; the last byte tells whether the template trims. */
+static const char TAG[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/* Returns the object and key of the last message's text if it is from the assistant; NULL otherwise. */
+static json_t *final_text(json_t *messages, const char **key)
+{
+    json_t *m = json_array_get(messages, json_array_size(messages) - 1), *content = json_object_get(m, "content");
+    if (strcmp(json_string_value(json_object_get(m, "role")), "assistant") != 0) return NULL;
+    *key = "content";
+    if (json_is_string(content)) return m;
+    *key = "text";
+    for (size_t i = json_array_size(content); i-- > 0;)
+        if (json_is_string(json_object_get(json_array_get(content, i), "text"))) return json_array_get(content, i);
+    return NULL;
+}
+
+/* Appends TAG to the text at key. */
+static status add_tag(json_t *at, const char *key, err *e)
+{
+    const json_t *v = json_object_get(at, key);
+    json_t *tagged = json_sprintf("%s%s", json_string_value(v), TAG);
+    return tagged && json_object_set_new(at, key, tagged) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+static char *find_last(const char *text, size_t n, const char *word, size_t k)
+{
+    for (size_t i = n >= k ? n - k + 1 : 0; i-- > 0;)
+        if (memcmp(text + i, word, k) == 0) return (char *)(uintptr_t)text + i;
+    return NULL;
+}
+
+/* Cuts the rendered text where the tagged text of the last message ends. */
+static status cut_at_tag(jinja_text *t, const char *tagged, err *e)
+{
+    const size_t tag = sizeof TAG - 1;
+    const char *s = tagged;
+    size_t n = strlen(tagged) - tag;
+    trim_python(&s, &n);
+    const char *at = find_last(t->text, t->n, TAG, tag - 1);
+    if (!at || !memmem(t->text, t->n, s, n))
+        return err_set(e, ST_USAGE, "chat: the template drops the last message, which cannot be continued");
+    const bool trims = t->n - (size_t)(at - t->text) < tag || at[tag - 1] != ' ';
+    t->n = (size_t)(at - t->text);
+    s = t->text;
+    n = t->n;
+    trim_python(&s, &n);
+    if (trims) t->n = n ? (size_t)(s + n - t->text) : 0;
+    t->text[t->n] = 0;
+    return ST_OK;
+}
+
+/* ---- rendering ---- */
+
+int64_t chat_clock(void)
+{
+    const char *fixed = getenv("SOURCE_DATE_EPOCH");
+    return fixed && *fixed ? strtoll(fixed, NULL, 10) : (int64_t)time(NULL);
+}
+
+/* Returns the variables of a rendering; takes ownership of messages. NULL: out of memory. */
+static json_t *variables(const tokenizer *t, const chat_input *in, json_t *messages, bool begins)
+{
+    const bool tools = json_array_size(in->tools) > 0;
+    json_t *v = json_pack("{s:n, s:b}", "documents", "add_generation_prompt", 1);
+    const json_t *const more[] = {t->chat.args, in->args};
+    bool good = v;
+    for (int i = 0; i < 2; i++)
+        if (good && more[i]) good = json_object_update(v, (json_t *)(uintptr_t)more[i]) == 0;
+    json_t *given = tools ? json_incref((json_t *)(uintptr_t)in->tools) : json_null();
+    if (good && !begins) good = json_object_set_new(v, "add_generation_prompt", json_false()) == 0;
+    if (json_object_set_new(v, "tools", given) != 0) good = false;
+    if (json_object_set_new(v, "messages", messages) != 0) good = false;
+    if (good) return v;
+    json_decref(v);
+    return NULL;
+}
+
+/* Renders the conversation once. empty: see copy_messages. */
+static status render_once(const tokenizer *t, const chat_template *c, const chat_input *in, bool empty, jinja_text *out,
+                          err *e)
+{
+    const char *key = NULL;
+    json_t *messages = copy_messages(in->messages, empty);
+    if (!messages) return err_set(e, ST_NOMEM, "out of memory");
+    json_t *last = in->end == CHAT_CONTINUES ? final_text(messages, &key) : NULL, *v = NULL;
+    status st = last ? add_tag(last, key, e) : ST_OK;
+    if (st != ST_OK) json_decref(messages);
+    else if (!(v = variables(t, in, messages, !last && in->end != CHAT_ENDS)))
+        st = err_set(e, ST_NOMEM, "out of memory");
+    err why = {0};
+    if (st == ST_OK) {
+        st = jinja_render(c->parsed, v, in->now ? in->now : chat_clock(), out, &why);
+        if (st == ST_OK && last) st = cut_at_tag(out, json_string_value(json_object_get(last, key)), &why);
+        if (st != ST_OK) jinja_text_free(out);
+        if (st != ST_OK) err_set(e, st, st == ST_USAGE ? "chat template: %s" : "%s", why.msg);
+    }
+    json_decref(v);
+    return st;
+}
+
+static status render_with(const tokenizer *t, const chat_template *c, const chat_input *in, jinja_text *out, err *e)
+{
+    err first = {0};
+    bool lacks = false;
+    if (!c->parsed) return err_set(e, ST_FORMAT, "%s", c->why);
+    status st = render_once(t, c, in, false, out, &first);
+    for (size_t i = 0; i < json_array_size(in->messages); i++) lacks |= lacks_content(json_array_get(in->messages, i));
+    if ((st == ST_USAGE || st == ST_FORMAT) && lacks && render_once(t, c, in, true, out, NULL) == ST_OK) return ST_OK;
+    return st == ST_OK ? ST_OK : err_set(e, st, "%s", first.msg);
+}
+
+static status render(const tokenizer *t, const chat_input *in, jinja_text *out, err *e)
+{
+    const bool tools = json_array_size(in->tools) > 0;
+    chat_template own = {0};
+    *out = (jinja_text){0};
+    TRY(check_messages(in->messages, e));
+    const chat_template *c = in->name ? NULL : chat_set_choose(&t->chat, tools);
+    if (!c && !in->name) return chat_set_none(&t->chat, e);
+    if (in->name) TRY(find_template(t, in->name, &c, &own, e));
+    status st = render_with(t, c ? c : &own, in, out, e);
+    chat_template_free(&own);
+    return st;
+}
+
+status chat_encode(const tokenizer *t, const chat_input *in, token_list *out, err *e)
+{
+    jinja_text text;
+    status st = render(t, in, &text, e);
+    if (st == ST_OK) st = tokenizer_encode_marked(t, text.text, text.n, text.input, out, e);
+    jinja_text_free(&text);
+    return st;
+}
+
+status chat_render(const tokenizer *t, const chat_input *in, char **out, size_t *len, err *e)
+{
+    jinja_text text;
+    *out = NULL;
+    status st = render(t, in, &text, e);
+    if (st == ST_OK) st = mem_alloc((void **)out, text.n + 1, 1, "a conversation", e);
+    if (st == ST_OK) {
+        memcpy(*out, text.text, text.n);
+        *len = text.n;
+    }
+    jinja_text_free(&text);
+    return st;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ids to text, piece by piece; the whole-list decoder runs the same stream. */
+/* Decoding of ids, token by token; tokenizer_decode uses the same stream. */
 #include "config.h"
 
 #include <string.h>
@@ -17,15 +17,14 @@ typedef struct {
 struct token_stream {
     const tokenizer *t;
     bool keep_special;
-    bool as_bytes; /* broken characters stay as they are */
+    bool as_bytes; /* invalid characters are kept as they are */
     bool at_start; /* SentencePiece: the next piece may lose its space mark */
-    bool printed;  /* something came out already */
-    text_buf raw;  /* bytes not yet known to be characters: at most 3 between calls */
+    bool printed;  /* text was output before */
+    text_buf raw;  /* bytes of an incomplete character: at most 3 between calls */
     text_buf out;
 };
 
 #define REPLACEMENT "\xef\xbf\xbd"
-#define SPACE_MARK  "\xe2\x96\x81"
 
 static status put(text_buf *b, const char *s, size_t n, err *e)
 {
@@ -36,12 +35,27 @@ static status put(text_buf *b, const char *s, size_t n, err *e)
     return ST_OK;
 }
 
+static bool has_pieces(const tokenizer *t)
+{
+    return t->spm || t->pieces.on;
+}
+
+static spm_strip strip_rule(const tokenizer *t)
+{
+    return t->spm ? spm_strip_rule(t->spm) : t->pieces.strip;
+}
+
 status token_stream_create(token_stream **out, const tokenizer *t, err *e)
 {
     TRY(MEM_NEW(out, 1, e));
     (*out)->t = t;
-    (*out)->at_start = t->spm && spm_strip_rule(t->spm) != SPM_KEEP_SPACE;
+    (*out)->at_start = strip_rule(t) != SPM_KEEP_SPACE;
     return ST_OK;
+}
+
+void token_stream_keep_special(token_stream *s)
+{
+    s->keep_special = true;
 }
 
 void token_stream_free(token_stream *s)
@@ -52,8 +66,8 @@ void token_stream_free(token_stream *s)
     mem_free(s);
 }
 
-/* Moves what is certain from raw to out: characters, and U+FFFD for broken ones. The reference
- * for byte-level BPE puts one for each maximal subpart, SentencePiece one for each byte. */
+/* Moves complete characters from raw to out, and U+FFFD for invalid ones. As in the references, byte-level BPE writes
+ * one per maximal subpart, SentencePiece one per byte. */
 static status settle(token_stream *s, bool final, err *e)
 {
     size_t i = 0;
@@ -69,7 +83,7 @@ static status settle(token_stream *s, bool final, err *e)
         const size_t broken = broken_len(p, left);
         if (!final && broken == left && utf8_partial_tail((const unsigned char *)p, left) == left) break;
         TRY(put(&s->out, REPLACEMENT, 3, e));
-        i += s->t->spm ? 1 : broken;
+        i += has_pieces(s->t) ? 1 : broken;
     }
     if (i) memmove(s->raw.p, s->raw.p + i, s->raw.n - i);
     s->raw.n -= i;
@@ -83,60 +97,77 @@ static status push_bytes(token_stream *s, const char *bytes, size_t n, err *e)
     return settle(s, false, e);
 }
 
-/* A piece of text: space marks become spaces, the first one of all is dropped where the model put
- * it. */
+/* Appends a piece of text. Space marks become spaces; the first one of the text is dropped if the model added it. */
 static status push_piece(token_stream *s, const char *piece, size_t n, err *e)
 {
     const size_t k = sizeof SPACE_MARK - 1;
+    const bool drop_all = s->at_start && s->t->pieces.first_all;
     if (s->at_start && n >= k && memcmp(piece, SPACE_MARK, k) == 0) {
         piece += k;
         n -= k;
-        if (spm_strip_rule(s->t->spm) == SPM_STRIP_ONE) s->at_start = false;
+        if (strip_rule(s->t) == SPM_STRIP_ONE) s->at_start = false;
     }
     for (size_t i = 0; i < n;) {
         const bool mark = n - i >= k && memcmp(piece + i, SPACE_MARK, k) == 0;
-        TRY(put(&s->out, mark ? " " : piece + i, 1, e));
+        if (!mark || !drop_all) TRY(put(&s->out, mark ? " " : piece + i, 1, e));
         i += mark ? k : 1;
     }
+    if (n || s->t->pieces.first_all) s->at_start = false;
     return ST_OK;
 }
 
-static unsigned char byte_of_piece(const char *piece) /* "<0xAB>" */
+/* Returns the byte of a piece "<0xAB>", -1 for another piece. */
+static int byte_of_piece(const char *piece, size_t n)
 {
-    const char *hex = "0123456789ABCDEF";
-    const char *hi = strchr(hex, piece[3]), *lo = strchr(hex, piece[4]);
-    return hi && lo ? (unsigned char)((hi - hex) * 16 + (lo - hex)) : 0;
+    static const char hex[] = "0123456789ABCDEF";
+    if (n != 6 || memcmp(piece, "<0x", 3) != 0 || piece[5] != '>') return -1;
+    const char *hi = memchr(hex, piece[3], 16), *lo = memchr(hex, piece[4], 16);
+    return hi && lo ? (int)((hi - hex) * 16 + (lo - hex)) : -1;
+}
+
+/* Returns the spelling of a piece and its kind. */
+static const char *find_piece(const tokenizer *t, int32_t id, size_t *n, spm_kind *kind)
+{
+    if (t->spm) {
+        *kind = spm_kind_of(t->spm, id);
+        return spm_piece(t->spm, id, n);
+    }
+    const char *piece = bpe_token(t->bpe, id, n);
+    *kind = piece && t->pieces.bytes && byte_of_piece(piece, *n) >= 0 ? SPM_BYTE : SPM_NORMAL;
+    return piece;
 }
 
 static status push_spm(token_stream *s, int32_t id, const added_token *a, err *e)
 {
     size_t n;
-    const spm_kind kind = spm_kind_of(s->t->spm, id);
-    const char *piece = spm_piece(s->t->spm, id, &n);
+    spm_kind kind;
+    const char *piece = find_piece(s->t, id, &n, &kind);
     if (kind == SPM_BYTE && !a && n == 6) {
-        const char byte = (char)byte_of_piece(piece);
+        const char byte = (char)byte_of_piece(piece, n);
         return push_bytes(s, &byte, 1, e);
     }
-    TRY(settle(s, true, e)); /* bytes left over from before are not going to be completed */
+    TRY(settle(s, true, e)); /* earlier bytes cannot be completed any more */
     if (s->printed || s->out.n) s->at_start = false;
-    if (a) return a->special && !s->keep_special ? ST_OK : put(&s->out, a->text, a->n, e);
+    if (a && a->special && !s->keep_special) return ST_OK;
+    if (a && s->t->spm) return put(&s->out, a->text, a->n, e);
+    if (a) piece = added_matched(a, &n);
     if (!piece || kind == SPM_CONTROL) return ST_OK;
     return kind == SPM_UNKNOWN ? put(&s->out, piece, n, e) : push_piece(s, piece, n, e);
 }
 
 static status push_bpe(token_stream *s, int32_t id, const added_token *a, err *e)
 {
-    if (a) return a->special && !s->keep_special ? ST_OK : push_bytes(s, a->text, a->n, e);
     size_t n;
-    const char *bytes = bpe_token(s->t->bpe, id, &n);
+    if (a && a->special && !s->keep_special) return ST_OK;
+    const char *bytes = a ? added_matched(a, &n) : bpe_token(s->t->bpe, id, &n);
     return bytes ? push_bytes(s, bytes, n, e) : ST_OK;
 }
 
-/* Appends to s->out. */
+/* Appends the text of an id to s->out. */
 static status push(token_stream *s, int32_t id, err *e)
 {
     const added_token *a = added_by_id(&s->t->added, id);
-    return s->t->spm ? push_spm(s, id, a, e) : push_bpe(s, id, a, e);
+    return has_pieces(s->t) ? push_spm(s, id, a, e) : push_bpe(s, id, a, e);
 }
 
 static void begin(token_stream *s)
@@ -147,7 +178,7 @@ static void begin(token_stream *s)
 
 static status give(token_stream *s, const char **text, size_t *len, err *e)
 {
-    TRY(put(&s->out, "", 0, e)); /* so that there is a string even when it is empty */
+    TRY(put(&s->out, "", 0, e)); /* NUL-terminates even an empty text */
     *text = s->out.p;
     *len = s->out.n;
     return ST_OK;
@@ -210,7 +241,7 @@ status tokenizer_bytes(const tokenizer *t, int32_t id, char **out, size_t *len, 
     return st;
 }
 
-/* Replaces every `from`, left to right, by `to`, which is not longer. */
+/* Replaces every `from` by `to`, which is not longer, from left to right. */
 static void replace_all(char *text, size_t *n, const char *from, const char *to)
 {
     const size_t n_from = strlen(from), n_to = strlen(to);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of this folder share; outside it only tests and fuzz targets read this. */
+/* Declarations shared by the files of this folder. Private to tokenizer/, its tests and fuzz targets. */
 #ifndef TOKENIZER_IMPL_H
 #define TOKENIZER_IMPL_H
 
@@ -7,6 +7,8 @@
 
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/chat_set.h"
+#include "tokenizer/normalize.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/spm.h"
 #include "tokenizer/tokenizer.h"
@@ -17,49 +19,68 @@ enum {
     CONFIG_MAX_FILE = 16 << 20,     /* bytes of the smaller files */
 };
 
+/* Decoding of a BPE whose tokens are pieces of SentencePiece: characters, with U+2581 for spaces. */
+typedef struct {
+    bool on;
+    bool bytes;      /* <0xE2> is a byte */
+    bool first_all;  /* the first token loses all its space marks, not the text its first one */
+    spm_strip strip; /* of the first space mark */
+} piece_rules;
+
 struct tokenizer {
-    bpe *bpe; /* one of these two */
+    bpe *bpe; /* either bpe or spm is set */
     spm *spm;
-    pretok *pre; /* with bpe */
-    bool nfc;
+    pretok *pre; /* with bpe, as the normalizer */
+    normalizer normalizer;
+    piece_rules pieces;
     added_set added;
     int32_t n_ids, bos;
     bool adds_bos, cleans_up;
-    bool bos_from_template; /* tokenizer.json itself decided on it */
-    bool guessed_added;     /* the added tokens are the family's usual ones, not from a file */
+    bool has_template;  /* tokenizer.json decides which tokens precede a text */
+    token_list prefix;  /* these tokens, BOS the first */
+    bool guessed_added; /* the added tokens are the family's defaults, not from a file */
     token_list eos;
-    const char *chat; /* template name or NULL */
-    char describe[96];
+    chat_set chat;
+    char describe[96], warning[256]; /* "": none */
 };
 
-/* bpe_json.c: an already parsed tokenizer.json into t. *byte_level false (and ST_OK, t untouched):
- * a valid tokenizer of another kind, to be read from tokenizer.model. */
-status bpe_json_load(tokenizer *t, const json_t *root, const char *name, bool *byte_level, err *e);
-/* vocab.json and merges.txt of Qwen2 (GPT-2's format). */
-status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, const char *vocab_name,
-                      const char *merges_name, err *e);
-/* json_parts.c: added tokens, normalizer, pre-tokenizer and BOS of tokenizer.json. */
+/* bpe_json.c: loads a parsed tokenizer.json into t. */
+status bpe_json_load(tokenizer *t, const json_t *root, const char *name, err *e);
+/* True for a byte-level BPE. A folder with another kind may also have a tokenizer.model. */
+bool bpe_json_is_byte_level(const json_t *root);
+/* Loads vocab.json and merges.txt, of Qwen2 (its expression and NFC) or GPT-2. */
+status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, bool qwen2,
+                      const char *vocab_name, const char *merges_name, err *e);
+/* json_parts.c: loads added tokens, normalizer, pre-tokenizer, decoder and BOS of tokenizer.json. */
 status json_parts_load(tokenizer *t, const json_t *root, const char *name, err *e);
-/* One entry of added_tokens or added_tokens_decoder. */
+/* Loads one entry of added_tokens or added_tokens_decoder. */
 status json_added_token(tokenizer *t, const json_t *entry, int64_t id, const char *what, err *e);
 
-/* tiktoken.c: base64 token and rank on each line; Llama-3's pattern and special tokens. */
+/* tiktoken.c: detects and loads lines of base64 token and rank, with Llama-3's pattern and special tokens. */
 bool tiktoken_looks_like(const char *text, size_t n);
 status tiktoken_load(tokenizer *t, const char *text, size_t n, const char *name, err *e);
 
-/* spm_model.c: a SentencePiece model and its control pieces. */
+/* spm_model.c: loads a SentencePiece model with its control pieces, and encodes with it. */
 status spm_model_load(tokenizer *t, const char *data, size_t n, const char *name, err *e);
 status spm_model_encode(const tokenizer *t, const char *text, size_t n, token_list *out, err *e);
 
-/* settings.c: tokenizer_config.json, special_tokens_map.json, generation_config.json of dir. */
+/* settings.c: reads tokenizer_class of dir. *qwen2: the class of Qwen2, or none is named; false: the class of GPT-2.
+ * ST_UNSUPPORTED for others. */
+status settings_read_class(bool *qwen2, const char *dir, err *e);
+/* Loads tokenizer_config.json, special_tokens_map.json and generation_config.json of dir. */
 status settings_load(tokenizer *t, const char *dir, err *e);
+/* Loads the ids that end generation: of generation_config.json, else (config) of config.json. */
+status settings_load_stops(tokenizer *t, const char *dir, bool config, err *e);
 
-/* tokenizer.c: checks and finishes a tokenizer whose vocabulary is there. */
+/* tokenizer.c: checks and finishes a tokenizer whose vocabulary is loaded. */
 status tokenizer_finish(tokenizer *t, const char *name, err *e);
-/* A tokenizer from the text of a tokenizer.json alone: for tests and fuzz targets. */
+/* Opens a tokenizer from the text of a tokenizer.json alone, for tests and fuzz targets. */
 status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const char *name, err *e);
 
-/* chat.c: name of the template that the Jinja text[0..n) is, NULL if unknown. */
-const char *chat_detect(const tokenizer *t, const char *text, size_t n);
+/* chat.c: sets a variable of the templates, such as "bos_token", to the spelling of a token, "" for -1, unless it is
+ * set. */
+status chat_name_token(tokenizer *t, const char *key, int32_t id, err *e);
+/* Lets the templates read the tokens' spellings, once BOS and EOS are known. */
+status chat_name_tokens(tokenizer *t, err *e);
 
 #endif

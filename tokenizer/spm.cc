@@ -22,14 +22,14 @@ using sentencepiece::SentencePieceProcessor;
 
 struct spm {
     SentencePieceProcessor main;
-    // The same model without the dummy prefix: made when invalid UTF-8 is met for the first time.
+    // same model without the dummy prefix, loaded at first use
     mutable SentencePieceProcessor bare;
     mutable std::mutex bare_lock;
     mutable bool bare_made = false, bare_ok = false;
-    std::string unknown; // what the library prints for an unknown piece
+    std::string unknown; // text that the library prints for an unknown piece
     int32_t byte_ids[256];
     spm_strip strip = SPM_KEEP_SPACE;
-    bool cuttable = false; // text may be cut in front of spaces, see can_cut
+    bool cuttable = false; // text can be cut before spaces, see can_cut
 };
 
 namespace
@@ -37,7 +37,7 @@ namespace
 
 constexpr char kSpaceMark[] = "\xe2\x96\x81";
 
-// The library's headers do not tell whether decoding drops the first space, so it is asked.
+// Returns the rule for the first space mark. The library's headers do not expose it, so it is found by decoding.
 spm_strip ask_strip_rule(const SentencePieceProcessor &p)
 {
     for (int id = 0; id < p.GetPieceSize(); id++) {
@@ -56,7 +56,7 @@ spm_strip ask_strip_rule(const SentencePieceProcessor &p)
     return SPM_KEEP_SPACE;
 }
 
-// Reads one protobuf field of in[*at..]; *value is its number, or its length where *body is set.
+// Reads a protobuf field at in[*at..]. *value: its number, or its length if *body is set.
 bool next_field(std::string_view in, size_t *at, unsigned *field, uint64_t *value, std::string_view *body)
 {
     const auto varint = [&](uint64_t *v) {
@@ -89,8 +89,8 @@ bool next_field(std::string_view in, size_t *at, unsigned *field, uint64_t *valu
     return true;
 }
 
-// Whether the normalizer only turns spaces into marks: normalizer_spec is field 3 of the model; in
-// it 2 is the character map, 4 remove_extra_whitespaces, 5 escape_whitespaces, 6 the rules' source.
+// True if the normalizer only turns spaces into marks. normalizer_spec is field 3 of the model; its fields are: 2 the
+// character map, 4 remove_extra_whitespaces, 5 escape_whitespaces, 6 the source of the rules.
 bool plain_normalizer(std::string_view model)
 {
     bool remove_extra = true, escape = true;
@@ -110,8 +110,8 @@ bool plain_normalizer(std::string_view model)
     return escape && !remove_extra;
 }
 
-// The library's time grows faster than the text. Where no piece has a space mark behind another
-// character, nothing merges across the front of a run of spaces, and cutting there changes no id.
+// True if text can be cut before a run of spaces without changing ids: no piece has a space mark after another
+// character, so nothing merges across. The library's time grows faster than linearly with the text.
 bool can_cut(const SentencePieceProcessor &p)
 {
     if (p.IsUnknown(p.PieceToId(kSpaceMark)) || !plain_normalizer(p.serialized_model_proto())) return false;
@@ -124,8 +124,8 @@ bool can_cut(const SentencePieceProcessor &p)
     return true;
 }
 
-// End of the part of text that starts at `from`. A space behind 0x81, the last byte of the mark, is
-// no place for a cut.
+// Returns the end of the part of text that starts at `from`. Never cuts between 0x81, the last byte of the mark, and a
+// space.
 size_t next_cut(const spm *s, std::string_view text, size_t from)
 {
     constexpr size_t kPart = 4096;
@@ -149,9 +149,9 @@ void fill(spm *s)
     s->cuttable = can_cut(s->main);
 }
 
-// Protobuf merges a message field that comes twice, so appending normalizer_spec {
-// add_dummy_prefix: false } (field 3 in field 3) to the serialised model overrides that flag alone.
-// (std::call_once would need a place in the static TLS block, which a Python with many libraries has no more.)
+// Loads the model without the dummy prefix. Protobuf merges repeated message fields, so appending normalizer_spec {
+// add_dummy_prefix: false } (field 3 in field 3) overrides only that flag. std::call_once is not used: it needs static
+// TLS, which can be exhausted in a Python process with many libraries.
 bool have_bare(const spm *s)
 {
     const std::lock_guard<std::mutex> hold(s->bare_lock);
@@ -163,7 +163,7 @@ bool have_bare(const spm *s)
     return s->bare_ok;
 }
 
-// Encodes text, part by part; only the very first part may get the dummy prefix.
+// Encodes text part by part. Only the first part gets the dummy prefix.
 sentencepiece::util::Status encode_parts(const spm *s, std::string_view text, bool prefix, std::vector<int> *ids)
 {
     std::vector<int> part;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* C face of libsentencepiece; the only header that C and C++ share here. In a build without the
- * library every spm_open fails with ST_UNSUPPORTED and the rest is never reached. */
+/* C interface of libsentencepiece, the only header shared by C and C++ here. In a build without the library, spm_open
+ * always fails with ST_UNSUPPORTED. */
 #ifndef TOKENIZER_SPM_H
 #define TOKENIZER_SPM_H
 
@@ -20,27 +20,26 @@ typedef struct spm spm;
 
 typedef enum { SPM_NORMAL, SPM_UNKNOWN, SPM_CONTROL, SPM_BYTE, SPM_UNUSED } spm_kind;
 
-/* How the library's decoder treats the space mark of the first piece. */
+/* Treatment of the first piece's space mark by the library's decoder. */
 typedef enum { SPM_KEEP_SPACE, SPM_STRIP_ONE, SPM_STRIP_ALL } spm_strip;
 
-/* The model in data[0..n) (copied); name is used in messages. Errors: ST_FORMAT, ST_UNSUPPORTED,
- * ST_NOMEM. */
+/* Opens the model in data[0..n), which is copied. name: for messages. Errors: ST_FORMAT, ST_UNSUPPORTED, ST_NOMEM. */
 status spm_open(spm **out, const char *data, size_t n, const char *name, err *e) SPM_NOEXCEPT;
 void spm_free(spm *s) SPM_NOEXCEPT;
 
 int32_t spm_n_ids(const spm *s) SPM_NOEXCEPT;
-int32_t spm_bos(const spm *s) SPM_NOEXCEPT; /* -1 where the model has none */
+int32_t spm_bos(const spm *s) SPM_NOEXCEPT; /* -1 if the model has none */
 int32_t spm_eos(const spm *s) SPM_NOEXCEPT;
 spm_kind spm_kind_of(const spm *s, int32_t id) SPM_NOEXCEPT;
-/* Spelling of a piece with its space marks U+2581; NULL for an id outside the model. SPM_UNKNOWN:
- * the surface that decoding prints. */
+/* Returns the spelling of a piece, with space marks U+2581; for SPM_UNKNOWN the surface printed by decoding; NULL for
+ * an id outside the model. */
 const char *spm_piece(const spm *s, int32_t id, size_t *n) SPM_NOEXCEPT;
-/* Id of the byte piece <0xXX>, -1 if the model has no byte pieces. */
+/* Returns the id of the byte piece <0xXX>, -1 if the model has no byte pieces. */
 int32_t spm_byte_id(const spm *s, unsigned char c) SPM_NOEXCEPT;
 spm_strip spm_strip_rule(const spm *s) SPM_NOEXCEPT;
 
-/* Ids of valid UTF-8 text; *ids is freed with mem_free. prefix false: without the dummy space that
- * the model may put in front (for the text behind an invalid byte). */
+/* Encodes valid UTF-8; *ids is freed with mem_free. prefix false: omits the dummy space that the model may insert
+ * before the text (for text after an invalid byte). */
 status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids, size_t *n_ids,
                   err *e) SPM_NOEXCEPT;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A SentencePiece model as a tokenizer: its control pieces, and text that is not valid UTF-8. */
+/* A SentencePiece model as a tokenizer: control pieces, and text with invalid UTF-8. */
 #include "config.h"
 
 #include <string.h>
@@ -41,11 +41,11 @@ status spm_model_encode(const tokenizer *t, const char *text, size_t n, token_li
     for (size_t i = 0; i < n;) {
         const int k = utf8_valid_len((const unsigned char *)text + i, n - i);
         const int32_t byte = k ? 0 : spm_byte_id(t->spm, (unsigned char)text[i]);
-        if (k || byte < 0) { /* without byte pieces the library itself puts U+FFFD */
+        if (k || byte < 0) { /* without byte pieces, the library encodes U+FFFD */
             i += k ? (size_t)k : 1;
             continue;
         }
-        /* Only text at the very start gets the dummy prefix: the rest goes on behind a byte. */
+        /* Only text at the very start gets the dummy prefix, not text after a byte piece. */
         TRY(encode_valid(t, text + done, i - done, done == 0, out, e));
         TRY(token_list_push(out, byte, e));
         done = ++i;

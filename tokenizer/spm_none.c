@@ -8,10 +8,10 @@ status spm_open(spm **out, const char *data, size_t n, const char *name, err *e)
     (void)data;
     (void)n;
     *out = NULL;
-    return err_set(e, ST_UNSUPPORTED, "built without SentencePiece, which %s needs", name);
+    return err_set(e, ST_UNSUPPORTED, "built without SentencePiece; cannot read %s", name);
 }
 
-/* Without spm_open nothing below is reached: they exist for the linker. */
+/* Stubs for the linker. Without spm_open they are never called. */
 
 void spm_free(spm *s)
 {

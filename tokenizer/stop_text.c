@@ -7,8 +7,8 @@
 
 #include "kernels/base/mem.h"
 
-/* Bytes of t->held that may be given away; *stopped when a stop text is complete. */
-static size_t releasable(const stop_text *t, bool *stopped)
+/* Returns the number of bytes of t->held that can be output. *stopped: a stop text is complete. */
+static size_t releasable(stop_text *t, bool *stopped)
 {
     size_t safe = t->n;
     *stopped = false;
@@ -16,6 +16,7 @@ static size_t releasable(const stop_text *t, bool *stopped)
         size_t len = strlen(t->stop[i]);
         const char *hit = len ? memmem(t->held, t->n, t->stop[i], len) : NULL;
         if (hit) {
+            if (!*stopped || (size_t)(hit - t->held) < safe) t->hit = i;
             *stopped = true;
             if ((size_t)(hit - t->held) < safe) safe = (size_t)(hit - t->held);
         }
@@ -43,7 +44,7 @@ status stop_text_add(stop_text *t, const char *text, size_t n, const char **out,
     *k = 0;
     *stopped = false;
     drop_given(t);
-    if (n == 0) return ST_OK; /* nothing new can be released */
+    if (n == 0) return ST_OK; /* nothing new to release */
     TRY(MEM_ROOM(&t->held, &t->cap, t->n + n, e));
     memcpy(t->held + t->n, text, n);
     t->n += n;

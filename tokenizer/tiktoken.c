@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Llama-3's own tokenizer.model: "base64(token) rank" lines, as tiktoken reads them. */
+/* Llama-3's own tokenizer.model: lines of "base64(token) rank", as in tiktoken. */
 #include "config.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int base64_digit(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* Decodes s[0..n) into out (3/4 n bytes); false if it is not base64 with its padding. */
+/* Decodes s[0..n) to out (3/4 n bytes). False if it is not padded base64. */
 static bool base64_decode(const char *s, size_t n, char *out, size_t *n_out)
 {
     size_t m = 0, pad = 0;
@@ -37,7 +37,7 @@ static bool base64_decode(const char *s, size_t n, char *out, size_t *n_out)
     return true;
 }
 
-/* One line: the token's base64 and its rank. */
+/* Parses a line: the token's base64 and its rank. */
 static bool parse_line(const char *line, size_t len, size_t *n_base64, int32_t *rank)
 {
     const char *space = memchr(line, ' ', len);
@@ -84,15 +84,15 @@ static status load_lines(bpe *b, const char *text, size_t n, const char *name, e
         if (len == 0) continue;
         snprintf(what, sizeof what, "%.180s: line %zu", name, n_line);
         if (!parse_line(line, len, &k, &rank)) return err_set(e, ST_FORMAT, "%s: not a base64 token and a rank", what);
-        if (k > MAX_TOKEN) return err_set(e, ST_FORMAT, "%s: a token of %zu bytes", what, k / 4 * 3);
+        if (k > MAX_TOKEN) return err_set(e, ST_FORMAT, "%s: token of %zu bytes is too long", what, k / 4 * 3);
         if (!base64_decode(line, k, bytes, &m) || m == 0) return err_set(e, ST_FORMAT, "%s: bad base64", what);
         TRY(bpe_add_token(b, rank, bytes, m, true, what, e));
     }
     return ST_OK;
 }
 
-/* Names of the first special tokens of Llama 3.1 (3 has reserved ones at 4, 8 and 10), then
- * reserved ones up to 256. Source: meta-llama/llama-models, llama3/tokenizer.py. */
+/* Adds the special tokens of Llama 3.1, then reserved ones up to 256. Llama 3 has reserved ones at 4, 8 and 10. Source:
+ * meta-llama/llama-models, llama3/tokenizer.py. */
 static status add_specials(tokenizer *t, int32_t base, const char *name, err *e)
 {
     static const char *const first[] = {

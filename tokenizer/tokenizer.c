@@ -9,6 +9,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "tokenizer/gguf_tokens.h"
 #include "tokenizer/impl.h"
 
 void tokenizer_free(tokenizer *t)
@@ -17,8 +18,11 @@ void tokenizer_free(tokenizer *t)
     bpe_free(t->bpe);
     spm_free(t->spm);
     pretok_free(t->pre);
+    normalizer_free(&t->normalizer);
     added_free(&t->added);
     token_list_free(&t->eos);
+    token_list_free(&t->prefix);
+    chat_set_free(&t->chat);
     mem_free(t);
 }
 
@@ -29,8 +33,8 @@ static status create(tokenizer **out, err *e)
     return ST_OK;
 }
 
-/* An added token may repeat a token of the vocabulary, but not take its id. Texts outside ASCII are
- * spelled differently there and are not compared. */
+/* Checks that no added token takes the id of a different token of the vocabulary. Texts outside ASCII are spelled
+ * differently there and are not compared. */
 static status check_added(const tokenizer *t, const char *name, err *e)
 {
     for (size_t i = 0; i < t->added.n && t->bpe; i++) {
@@ -46,7 +50,7 @@ static status check_added(const tokenizer *t, const char *name, err *e)
     return ST_OK;
 }
 
-/* Tokens that end a turn or a text in the families that we know, whatever the files say. */
+/* Adds tokens that end a turn or a text in known families, regardless of the files. */
 static status add_known_eos(tokenizer *t, err *e)
 {
     static const char *const known[] = {"<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"};
@@ -59,12 +63,18 @@ static status add_known_eos(tokenizer *t, err *e)
 
 status tokenizer_finish(tokenizer *t, const char *name, err *e)
 {
-    TRY(added_sort(&t->added, name, e));
+    TRY(added_sort(&t->added, &t->normalizer, name, e));
     TRY(check_added(t, name, e));
     t->n_ids = t->bpe ? bpe_n_ids(t->bpe) : spm_n_ids(t->spm);
     for (size_t i = 0; i < t->added.n; i++)
         if (t->added.items[i].id >= t->n_ids) t->n_ids = t->added.items[i].id + 1;
-    if (t->bos >= t->n_ids) return err_set(e, ST_FORMAT, "%s: BOS has id %d of %d", name, t->bos, t->n_ids);
+    for (size_t i = 0; i < t->prefix.n; i++)
+        if (t->prefix.ids[i] >= t->n_ids)
+            return err_set(e, ST_FORMAT, "%s: post_processor: id %d is not below the number of ids, %d", name,
+                           t->prefix.ids[i], t->n_ids);
+    if (t->bos >= t->n_ids)
+        return err_set(e, ST_FORMAT, "%s: BOS id %d is not below the number of ids, %d", name, t->bos, t->n_ids);
+    TRY(chat_name_tokens(t, e));
     TRY(add_known_eos(t, e));
     return ST_OK;
 }
@@ -73,12 +83,10 @@ status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const ch
 {
     json_t *root = NULL;
     tokenizer *t = NULL;
-    bool byte_level = true;
     *out = NULL;
     status st = json_parse_object(&root, text, n, name, JSON_DEPTH, e);
     if (st == ST_OK) st = create(&t, e);
-    if (st == ST_OK) st = bpe_json_load(t, root, name, &byte_level, e);
-    if (st == ST_OK && !byte_level) st = err_set(e, ST_UNSUPPORTED, "%s: not a byte-level BPE", name);
+    if (st == ST_OK) st = bpe_json_load(t, root, name, e);
     if (st == ST_OK) st = tokenizer_finish(t, name, e);
     json_decref(root);
     if (st == ST_OK) *out = t;
@@ -86,18 +94,15 @@ status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const ch
     return st;
 }
 
-/* Each of the three below leaves t without a vocabulary where its files are not in dir. */
-
+/* Loads tokenizer.json. Leaves t without a vocabulary if it is not a byte-level BPE but tokenizer.model exists. */
 static status open_json(tokenizer *t, const char *path, bool has_model, err *e)
 {
     json_t *root;
-    bool byte_level;
     TRY(json_read_object(&root, path, TOKENIZER_MAX_FILE, JSON_DEPTH, e));
-    status st = bpe_json_load(t, root, path, &byte_level, e);
+    status st = has_model && !bpe_json_is_byte_level(root) ? ST_OK : bpe_json_load(t, root, path, e);
     json_decref(root);
-    if (st == ST_OK && !byte_level && !has_model)
-        return err_set(e, ST_UNSUPPORTED, "%s: not a byte-level BPE, and there is no tokenizer.model beside it", path);
-    snprintf(t->describe, sizeof t->describe, "byte-level BPE (tokenizer.json)");
+    snprintf(t->describe, sizeof t->describe, "%s (tokenizer.json)",
+             t->pieces.on ? "SentencePiece BPE" : "byte-level BPE");
     return st;
 }
 
@@ -122,8 +127,7 @@ done:
     return st;
 }
 
-/* Qwen's special tokens follow its vocabulary; tokenizer_config.json, where present, lists them
- * all. */
+/* Adds Qwen's special tokens, whose ids follow its vocabulary. tokenizer_config.json lists all of them if present. */
 static status guess_qwen_added(tokenizer *t, const char *name, err *e)
 {
     static const char *const names[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
@@ -137,17 +141,19 @@ static status guess_qwen_added(tokenizer *t, const char *name, err *e)
     return ST_OK;
 }
 
-static status open_files(tokenizer *t, const char *vocab_path, const char *merges_path, err *e)
+static status open_files(tokenizer *t, const char *dir, const char *vocab_path, const char *merges_path, err *e)
 {
     json_t *vocab;
     char *merges = NULL;
     size_t n;
+    bool qwen2;
+    TRY(settings_read_class(&qwen2, dir, e));
     TRY(json_read_object(&vocab, vocab_path, TOKENIZER_MAX_FILE, JSON_DEPTH, e));
     status st;
     TRY_GOTO(file_read(&merges, &n, merges_path, TOKENIZER_MAX_FILE, e));
     TRY_GOTO(file_check_text(merges, n, merges_path, e));
-    TRY_GOTO(bpe_files_load(t, vocab, merges, n, vocab_path, merges_path, e));
-    TRY_GOTO(guess_qwen_added(t, vocab_path, e));
+    TRY_GOTO(bpe_files_load(t, vocab, merges, n, qwen2, vocab_path, merges_path, e));
+    if (qwen2) TRY_GOTO(guess_qwen_added(t, vocab_path, e));
     snprintf(t->describe, sizeof t->describe, "byte-level BPE (vocab.json, merges.txt)");
 done:
     mem_free(merges);
@@ -166,7 +172,7 @@ static status open_vocabulary(tokenizer *t, const char *dir, err *e)
     }
     if (file_exists(json)) TRY_GOTO(open_json(t, json, file_exists(model), e));
     if (!t->bpe && file_exists(model)) TRY_GOTO(open_model(t, model, e));
-    if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges)) TRY_GOTO(open_files(t, vocab, merges, e));
+    if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges)) TRY_GOTO(open_files(t, dir, vocab, merges, e));
     if (!t->bpe && !t->spm)
         st = err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
 done:
@@ -177,27 +183,60 @@ done:
     return st;
 }
 
-status tokenizer_open(tokenizer **out, const char *dir, err *e)
+static status open_folder(tokenizer *t, const char *dir, err *e)
+{
+    TRY(open_vocabulary(t, dir, e));
+    return settings_load(t, dir, e);
+}
+
+/* Completes a loaded tokenizer, or frees it after an error. */
+static status finish(tokenizer **out, tokenizer *t, status st, const char *name, err *e)
+{
+    if (st == ST_OK) st = tokenizer_finish(t, name, e);
+    if (st != ST_OK) {
+        tokenizer_free(t);
+        return st;
+    }
+    size_t n = strlen(t->describe);
+    snprintf(t->describe + n, sizeof t->describe - n, ", %d tokens", t->n_ids);
+    *out = t;
+    return ST_OK;
+}
+
+status tokenizer_open_gguf(tokenizer **out, const gguf *g, err *e)
 {
     tokenizer *t;
     *out = NULL;
     TRY(create(&t, e));
-    status st;
-    TRY_GOTO(open_vocabulary(t, dir, e));
-    TRY_GOTO(settings_load(t, dir, e));
-    TRY_GOTO(tokenizer_finish(t, dir, e));
-    size_t n = strlen(t->describe);
-    snprintf(t->describe + n, sizeof t->describe - n, ", %d tokens", t->n_ids);
-    *out = t;
-    t = NULL;
-done:
-    tokenizer_free(t);
+    return finish(out, t, gguf_tokenizer_load(t, g, e), gguf_path(g), e);
+}
+
+static status open_file(tokenizer **out, const char *path, err *e)
+{
+    gguf *g;
+    TRY(gguf_open(&g, path, e));
+    status st = tokenizer_open_gguf(out, g, e);
+    gguf_close(g);
     return st;
+}
+
+status tokenizer_open(tokenizer **out, const char *dir, err *e)
+{
+    tokenizer *t;
+    *out = NULL;
+    if (file_exists(dir)) return open_file(out, dir, e);
+    TRY(create(&t, e));
+    return finish(out, t, open_folder(t, dir, e), dir, e);
 }
 
 const char *tokenizer_describe(const tokenizer *t)
 {
     return t->describe;
+}
+
+const char *tokenizer_warning(const tokenizer *t)
+{
+    return t->warning[0] ? t->warning : NULL;
 }
 
 int32_t tokenizer_n_ids(const tokenizer *t)
@@ -231,9 +270,4 @@ status tokenizer_eos_ids(const tokenizer *t, token_list *out, err *e)
 {
     for (size_t i = 0; i < t->eos.n; i++) TRY(token_list_push(out, t->eos.ids[i], e));
     return ST_OK;
-}
-
-const char *tokenizer_chat_template(const tokenizer *t)
-{
-    return t->chat;
 }

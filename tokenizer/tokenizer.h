@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Text to token ids and back, one interface over SentencePiece, byte-level BPE (tokenizer.json or
- * vocab.json + merges.txt) and tiktoken; special tokens; chat templates by family. */
+/* Text to token ids and back, with one interface for SentencePiece, byte-level BPE (tokenizer.json or vocab.json +
+ * merges.txt) and tiktoken; special tokens. */
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
@@ -21,90 +21,75 @@ typedef struct {
 status token_list_push(token_list *l, int32_t id, err *e);
 void token_list_free(token_list *l);
 
-/* Opens the tokenizer of a Hugging Face model folder: tokenizer.json, else tokenizer.model
- * (SentencePiece or tiktoken, told by its content), else vocab.json + merges.txt; with
- * tokenizer_config.json, special_tokens_map.json and generation_config.json where present. Needs no
- * model file. Errors: ST_IO, ST_FORMAT, ST_UNSUPPORTED (naming file and field). */
+/* Opens the tokenizer of a Hugging Face model folder: tokenizer.json, else tokenizer.model (SentencePiece or tiktoken,
+ * detected by content), else vocab.json + merges.txt. Also reads tokenizer_config.json, special_tokens_map.json and
+ * generation_config.json if present. Needs no model file. Errors: ST_IO, ST_FORMAT, ST_UNSUPPORTED (naming file and
+ * field). */
 status tokenizer_open(tokenizer **out, const char *dir, err *e);
 void tokenizer_free(tokenizer *t);
 
-/* One line for `info`: kind and vocabulary, e.g. "byte-level BPE (tokenizer.json), 128256 tokens".
- */
+/* Returns a line for `info`: kind and vocabulary, e.g. "byte-level BPE (tokenizer.json), 128256 tokens". */
 const char *tokenizer_describe(const tokenizer *t);
-/* Number of ids, special tokens included: ids are below it. */
+/* Returns a warning about values in the files that are ignored; NULL: none. */
+const char *tokenizer_warning(const tokenizer *t);
+/* Returns the number of ids, special tokens included; all ids are below it. */
 int32_t tokenizer_n_ids(const tokenizer *t);
-/* The BOS id that encoding may add, -1 if the tokenizer has none. tokenizer_adds_bos: whether the
- * reference puts it in front of plain text by default (Llama, Mistral: yes; Qwen: no). */
+/* Returns the BOS id, -1 if there is none. tokenizer_adds_bos: true if the reference adds it before plain text by
+ * default (Llama, Mistral: yes; Qwen: no). */
 int32_t tokenizer_bos(const tokenizer *t);
 bool tokenizer_adds_bos(const tokenizer *t);
-/* Whether id ends generation (tokenizer's eos, generation_config's eos_token_id list, end-of-turn).
- */
+/* True if id ends generation (tokenizer's eos, generation_config's eos_token_id list, end-of-turn). */
 bool tokenizer_is_eos(const tokenizer *t, int32_t id);
-/* Appends the ids for which this holds. */
+/* Appends the ids for which tokenizer_is_eos is true. */
 status tokenizer_eos_ids(const tokenizer *t, token_list *out, err *e);
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
-/* Id of an added token (special ones and others such as <think>) by its spelling, -1 if unknown. */
+/* Returns the id of an added token (special, or others such as <think>) by its spelling, -1 if unknown. */
 int32_t tokenizer_special_id(const tokenizer *t, const char *spelling);
 
 enum {
-    TOKENIZE_BOS = 1, /* BOS in front, where the tokenizer has one */
-    /* Spellings of special tokens become these tokens; else they are plain text. Added tokens that
-     * are not special (Qwen's <think>) are found in either case, as the reference does. */
+    TOKENIZE_BOS = 1, /* prepend BOS, or all tokens that tokenizer.json places before a text */
+    /* Spellings of special tokens become these tokens; otherwise they are plain text. Added tokens that are not special
+     * (Qwen's <think>) are matched in either case, as in the reference. */
     TOKENIZE_SPECIAL = 2,
 };
 
-/* Appends the ids of text[0..n) to out. Any bytes are accepted: invalid UTF-8 goes byte by byte
- * through the byte tokens (replaced by U+FFFD where the vocabulary has none). */
+/* Appends the ids of text[0..n) to out. Accepts any bytes: invalid UTF-8 is encoded with byte tokens, or as U+FFFD if
+ * the vocabulary has none. */
 status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, token_list *out, err *e);
+/* Appends the ids of a prompt that is no chat, as every interface reads it: with TOKENIZE_SPECIAL and, if bos is set
+ * and the tokenizer adds it by default, TOKENIZE_BOS. A prompt that begins with BOS gets no second one. */
+status tokenizer_encode_prompt(const tokenizer *t, const char *text, size_t n, bool bos, token_list *out, err *e);
+/* Appends the ids of text[0..n) without adding BOS. Spellings of special tokens become these tokens only where no byte
+ * of the spelling is input (input[i] = 1). The text is pre-tokenized as one: without such spellings in the input, the
+ * ids are those of TOKENIZE_SPECIAL. */
+status tokenizer_encode_marked(const tokenizer *t, const char *text, size_t n, const unsigned char *input,
+                               token_list *out, err *e);
 
-/* Text of ids[0..n), special tokens dropped unless keep_special. *out is NUL-terminated, freed with
- * mem_free; *len may be NULL. Ids outside the vocabulary decode to nothing. */
+/* Decodes ids[0..n), without special tokens unless keep_special. *out is NUL-terminated and freed with mem_free; *len
+ * may be NULL. Ids outside the vocabulary decode to nothing. */
 status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special, char **out, size_t *len,
                         err *e);
 
-/* What one id adds in the middle of a text, as bytes that need not be characters; special tokens by their spelling.
- * *out is NUL-terminated, freed with mem_free. */
+/* Returns the bytes that an id adds within a text, which may be part of a character. Special tokens return their
+ * spelling. *out is NUL-terminated and freed with mem_free. */
 status tokenizer_bytes(const tokenizer *t, int32_t id, char **out, size_t *len, err *e);
 
-/* Hugging Face's clean-up of decoded text, in place: " ." becomes ".", " n't" becomes "n't", and so
- * on; *n is updated and a NUL put behind. tokenizer_cleans_up: whether tokenizer_config.json asks
- * for it (clean_up_tokenization_spaces true: Llama-3 yes, Mistral and Qwen no). Decoding itself
- * never does it. Source: evals.md 1.3, item 4. */
+/* tokenizer_clean_up applies Hugging Face's clean-up of decoded text in place: " ." becomes ".", " n't" becomes "n't",
+ * and so on; it updates *n and appends a NUL. tokenizer_cleans_up: true if tokenizer_config.json asks for it
+ * (clean_up_tokenization_spaces; Llama-3 yes, Mistral and Qwen no). Decoding never applies it. Source: evals.md 1.3,
+ * item 4. */
 bool tokenizer_cleans_up(const tokenizer *t);
 void tokenizer_clean_up(char *text, size_t *n);
 
-/* Streaming: feeds one id, gives the bytes that are final now in *text (valid until the next
- * call), *len >= 0. A partial UTF-8 character is held back until it is complete or known to be
- * broken (then U+FFFD, as the reference decoder prints). The concatenation of all pieces and of
- * token_stream_end equals tokenizer_decode of all ids. */
+/* Streaming decoder. token_stream_push takes one id and returns the bytes that are final in *text, valid until the next
+ * call; *len may be 0. Holds back a partial UTF-8 character until it is complete or invalid (then U+FFFD, as in the
+ * reference decoder). All pieces and token_stream_end together equal tokenizer_decode of all ids. */
 typedef struct token_stream token_stream;
 status token_stream_create(token_stream **out, const tokenizer *t, err *e);
 void token_stream_free(token_stream *s);
+/* Special tokens give their spelling. */
+void token_stream_keep_special(token_stream *s);
 status token_stream_push(token_stream *s, int32_t id, const char **text, size_t *len, err *e);
 status token_stream_end(token_stream *s, const char **text, size_t *len, err *e);
-
-/* Chat. A conversation as the family's template writes it. */
-typedef struct {
-    const char *role; /* "system", "user" or "assistant" */
-    const char *content;
-} chat_message;
-
-/* Name of the folder's template ("llama3", "llama3.1", "mistral-v1", "mistral-v3", "qwen2",
- * "qwen2.5", "qwen3", "chatml", "vicuna", "llama2"), told by marks in chat_template and by the
- * special tokens, or NULL if unknown. */
-const char *tokenizer_chat_template(const tokenizer *t);
-/* NULL-terminated list of the template names that chat_encode accepts. */
-const char *const *chat_template_names(void);
-/* Appends the ids of a whole conversation with the generation prompt (BOS included where the
- * family has it), ready for prefill. name NULL: the folder's own. ST_UNSUPPORTED with the list of
- * names when there is none; ST_USAGE for a bad order of roles. Qwen3: thinking disabled.
- * Source: evals.md section 3 (the families' published templates). */
-status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, token_list *out, err *e);
-/* The same as text, special tokens (BOS too) by their spelling, as apply_chat_template gives it. *out: NUL-
- * terminated, mem_free. For one user message (and a system one) encoding
- * it with TOKENIZE_SPECIAL gives chat_encode's ids, but a message that spells a special token then has it: as
- * references do that tokenize the rendered text. */
-status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, char **out, size_t *len,
-                   err *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Part of libkvasir, which is initialized after libgomp: the host's environment is as it was. */
+/* Part of libkvasir, initialized after libgomp: restores the host's environment. */
 #include "config.h"
 
 #include "api/wait/wait.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `bench --draft`: drafted tokens a second against single steps, where a given share of the drafts is right. It runs
- * what --draft of generate runs, but for the choice of a token. */
+/* `bench --draft`: compares decoding with drafts and single steps, if a given fraction of the drafts is right. Runs the
+ * same code as generate --draft, except for the choice of tokens. */
 #include "config.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
-/* TOKENS: of a sample. The text repeats itself after PERIOD ids, so that a look-up finds some. */
+/* TOKENS: tokens of a sample. PERIOD: the text repeats after this many ids, so that n-gram lookup finds drafts. */
 enum { TOKENS = 64, PERIOD = 64 };
 
 typedef struct {
@@ -19,11 +19,11 @@ typedef struct {
     attn_spec verifier;
 } drafts;
 
-/* One context. */
+/* One context length. */
 typedef struct {
     bench_case k;
     drafter *by;
-    token_list all; /* ids of the context, and those behind it */
+    token_list all; /* ids of the context and of the tokens after it */
     bench_samples samples;
 } drafted;
 
@@ -77,14 +77,14 @@ static status time_drafted(drafts *d, drafted *x, err *e)
     t->run = run_drafted;
     t->ctx = x;
     TRY(prepare(x, e));
-    TRY(run_drafted(x, &ns, e)); /* what steps cost is learned */
+    TRY(run_drafted(x, &ns, e)); /* warm-up; also measures the cost of steps for the drafter */
     drafter_begin(x->by);
     return bench_sample(&x->samples, t, e);
 }
 
 /* ---- results ---- */
 
-/* "": the model's own. */
+/* Returns the type of the draft weights; "": the model's own weights. */
 static const char *draft_weights(const drafts *d)
 {
     return d->base->g.draft ? dtype_name(d->base->g.draft->type) : "";
@@ -92,16 +92,36 @@ static const char *draft_weights(const drafts *d)
 
 static status print_head(const drafts *d, err *e)
 {
+    static const struct {
+        const char *title;
+        unsigned flags;
+        size_t width;
+    } columns[] = {{"ctx", 0, 6},
+                   {"kv", TABLE_LEFT, 4},
+                   {"single/s", 0, 9},
+                   {"spread", 0, 7},
+                   {"drafted/s", 0, 9},
+                   {"spread", 0, 7},
+                   {"times", 0, 0},
+                   {"length", 0, 0},
+                   {"drafted", TABLE_DETAIL, 0},
+                   {"draft", TABLE_DETAIL2, 0},
+                   {"verify", TABLE_DETAIL2, 0},
+                   {"drafts", TABLE_LEFT | TABLE_DETAIL2, 0}};
     const model *m = d->base->g.m;
-    return out_printf(
-        e,
-        "%s, %s, %.1f M parameters; of the drafted tokens a share of %.4g is right, by decree\n"
-        "a verification yields `length` tokens, its own included, of `drafted` ones%s%s; `draft`, `verify`: "
-        "mean time of a\ndrafted token and of a verification, in single steps\n\n"
-        "%8s %-6s %11s %8s %11s %8s %7s %8s %7s %7s %7s  %s\n",
-        m->name, dtype_name(m->type), (double)m->config.n_params / 1e6, d->base->o->accept,
-        d->base->g.draft ? "; drafts run with weights " : "", draft_weights(d), "ctx", "kv", "single/s ", "spread",
-        "drafted/s ", "spread", "times", "drafted", "length", "draft", "verify", "drafts");
+    paragraph("%s, %s, %.1f M parameters; drafts: %s; a fraction of %.4g of the drafted tokens is treated as accepted",
+              m->name, dtype_name(m->type), (double)m->config.n_params / 1e6, d->base->o->run.engine.draft,
+              d->base->o->accept);
+    TRY(paragraph_end(2, e));
+    paragraph(
+        "a verification of `drafted` tokens yields `length` tokens, including its own%s%s; `draft`, `verify`: mean "
+        "time of a drafted token and of a verification, in single steps",
+        d->base->g.draft ? "; drafts run with weights " : "", draft_weights(d));
+    TRY(paragraph_end(2, e));
+    TRY(out_printf(e, "\n"));
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        table_column(&d->base->rows, columns[i].flags, columns[i].width, columns[i].title);
+    return table_flush(&d->base->rows, e);
 }
 
 static status add_line(drafts *d, int64_t ctx, const sample_summary *single, const drafted *x, err *e)
@@ -121,14 +141,23 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
                   length, "draft_steps", draft, "verify_steps", verify, "enough", x->samples.enough);
     if (o) json_object_set_new(o, "draft_weights", d->base->g.draft ? json_string(draft_weights(d)) : json_null());
     if (json_array_append_new(d->base->list, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
-    TRY(out_printf(e, "%8lld %-6s %10.1f  %6.1f %% %10.1f%c %6.1f %% %7.2f %8.2f %7.2f %7.2f %7.2f  %s\n",
-                   (long long)ctx, kv_format_name(&d->verifier.kv), single->speed, 100 * single->spread, m.speed,
-                   x->samples.enough ? ' ' : '?', 100 * m.spread, times, proposed, length, draft, verify,
-                   drafter_spec(x->by)));
-    return out_flush(e);
+    table *t = &d->base->rows;
+    table_cell(t, "%lld", (long long)ctx);
+    table_cell(t, "%s", kv_format_name(&d->verifier.kv));
+    table_cell(t, "%.1f ", single->speed);
+    table_cell(t, "%.1f %%", 100 * single->spread);
+    table_cell(t, "%.1f%c", m.speed, x->samples.enough ? ' ' : '?');
+    table_cell(t, "%.1f %%", 100 * m.spread);
+    table_number(t, times, 2);
+    table_number(t, length, 2);
+    table_number(t, proposed, 2);
+    table_number(t, draft, 2);
+    table_number(t, verify, 2);
+    table_cell(t, "%s", drafter_spec(x->by));
+    return table_flush(t, e);
 }
 
-/* A bar would run into the table's lines: it lives for one context. */
+/* Measures one context length. The progress bar must end before a line of the table is printed. */
 static status run_context(drafts *d, int64_t ctx, err *e)
 {
     drafted x = {.k = bench_case_of(d->base, &d->verifier, ctx)};
@@ -155,20 +184,21 @@ static status run_all(drafts *d, err *e)
     const bench_options *o = d->base->o;
     const draft_options wanted = engine_drafts(&o->run.engine);
     drafter *unused;
-    if (!(o->accept >= 0 && o->accept <= 1))
-        return err_set(e, ST_USAGE, "--accept %g: a share from 0 to 1 is expected", o->accept);
+    if (!(o->accept >= 0 && o->accept <= 1)) return err_set(e, ST_USAGE, "--accept %g: must be in [0, 1]", o->accept);
     if (o->phase || o->batch)
-        return err_set(e, ST_USAGE, "--draft: times decode steps of one sequence, without --phase and --batch");
-    if (o->run.engine.model.dir && o->shape) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+        return err_set(e, ST_USAGE,
+                       "--draft: times decode steps of one sequence; --phase and --batch are not supported");
+    if (o->run.engine.model.dir && o->shape) return err_set(e, ST_USAGE, "-m and --shape: cannot be combined");
     TRY(cli_parse_sizes(&d->base->ctx, &d->base->n_ctx, o->run.attn.ctx, "4k", "--ctx", e));
     TRY(attn_args_parse(&d->verifier, &o->run.attn, o->run.out.command, e));
-    TRY(drafter_create(&unused, &wanted, &d->verifier, e)); /* a wrong word shows before anything is opened */
+    TRY(drafter_create(&unused, &wanted, &d->verifier, e)); /* reports an invalid option before anything is opened */
     drafter_free(unused);
     cli_catch_interrupt();
     TRY(bench_open_model(d->base, o->shape, o->run.engine.model.weights, 1, e));
     for (size_t i = 0; i < d->base->n_ctx; i++) cli_warn_ctx(d->base->g.m, d->base->ctx[i]);
     TRY(print_head(d, e));
     for (size_t i = 0; i < d->base->n_ctx; i++) TRY(run_context(d, d->base->ctx[i], e));
+    TRY(table_print(&d->base->rows, e));
     if (!o->run.out.json) return ST_OK;
     json_t *options =
         json_pack("{s:s, s:f, s:o, s:b, s:I}", "draft", o->run.engine.draft, "accept", o->accept, "ctx",
@@ -180,5 +210,5 @@ static status run_all(drafts *d, err *e)
 status bench_drafts(bench_base *b, err *e)
 {
     drafts d = {.base = b};
-    return run_all(&d, e);
+    return report_check_end(&b->o->run.out, run_all(&d, e), e);
 }

@@ -8,7 +8,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_codes.h"
 
-/* Standard normal numbers, enough that every (layer, chunk) can take rows from a place of its own. */
+/* Size of the pool of standard normal numbers: large enough that each (layer, chunk) takes rows from its own offset. */
 enum { POOL = 1 << 21 };
 
 void fill_normals(rng *r, float *x, size_t n)
@@ -24,13 +24,13 @@ void fill_normals(rng *r, float *x, size_t n)
 typedef struct {
     backend *be;
     const attn_shape *shape;
-    buf pool;      /* f32 [POOL], where the rows are */
-    buf narrow;    /* f32 [kv_heads][head_dim]: what a layer's keys are divided by */
-    float *factor; /* the same in the host's memory */
+    buf pool;      /* f32 [POOL] in the backend's memory */
+    buf narrow;    /* f32 [kv_heads][head_dim] divisors of a layer's keys */
+    float *factor; /* the same in host memory */
     uint64_t seed;
 } filler;
 
-/* n keys and n values, numbers from random places of the pool. */
+/* Fills n keys and n values with numbers from random offsets of the pool. */
 static void take_rows(const filler *f, buf k, buf v, size_t n, rng *r)
 {
     for (size_t i = 0; i < 2 * n;) {
@@ -44,7 +44,7 @@ static void take_rows(const filler *f, buf k, buf v, size_t n, rng *r)
     }
 }
 
-/* Keys of n rows of a layer: the same channels stand out in all of them. */
+/* Scales up outlier channels in the keys of n rows of a layer. All rows of a layer have the same outlier channels. */
 static void widen_outliers(const filler *f, buf k, size_t n, rng r)
 {
     size_t dim = (size_t)f->shape->head_dim, heads = (size_t)f->shape->n_kv_heads;
@@ -52,7 +52,7 @@ static void widen_outliers(const filler *f, buf k, size_t n, rng r)
     for (size_t i = 0; i < heads * dim; i++) f->factor[i] = 1;
     for (size_t h = 0; h < heads; h++) {
         size_t first = rng_below(&r, dim);
-        for (size_t i = 0; i < n_out; i++) /* apart from each other, so each once */
+        for (size_t i = 0; i < n_out; i++) /* distinct channels */
             f->factor[h * dim + (first + i * (dim / n_out)) % dim] = 1.0f / FILL_SCALE;
     }
     f->be->ops->upload(f->be, f->narrow, f->factor, heads * dim * sizeof(float));
@@ -67,7 +67,7 @@ static void give_rows(void *source, int layer, int64_t first, size_t n, buf k, b
     widen_outliers(f, k, n, of_layer);
 }
 
-/* The pool where the rows are: a device then copies within its own memory. */
+/* Creates the pool in the backend's memory, so that a device copies within its own memory. */
 static status open_filler(filler *f, size_t channels, err *e)
 {
     rng r = {f->seed};

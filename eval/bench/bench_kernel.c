@@ -19,14 +19,14 @@
 
 enum {
     BUFFERS = 12,
-    PAGE = 16,                /* tokens, of quest */
-    GROUP = 32,               /* tokens, of fier */
+    PAGE = 16,                /* tokens per page of quest */
+    GROUP = 32,               /* tokens per group of fier */
     CHUNK = BENCH_KERNEL_CTX, /* query rows of a prompt */
-    COLD_BYTES = 64 << 20,    /* read by a sample, */
-    DEVICE_BYTES = 512 << 20, /* and by one on a device, whose caches end within less */
-    PATTERN = 1 << 20,        /* random halves that fill a buffer again and again */
-    HOT_STEPS = 16,           /* of a sample whose input is in the cache */
-    LISTS = 8                 /* different ones for each layer */
+    COLD_BYTES = 64 << 20,    /* bytes read by a sample on the CPU, */
+    DEVICE_BYTES = 512 << 20, /* and on a device; more than the caches hold */
+    PATTERN = 1 << 20,        /* random halves, repeated to fill a buffer */
+    HOT_STEPS = 16,           /* steps of a sample whose input is cached */
+    LISTS = 8                 /* different lists per layer */
 };
 
 static const float VOTE_SCALE = 0.125f;
@@ -36,9 +36,9 @@ typedef struct rig rig;
 typedef struct {
     const char *name, *unit;
     status (*make)(rig *r, kernel_result *k, err *e);
-    void (*step)(rig *r, size_t i); /* on layer i */
-    size_t run;                     /* lists: tokens in a row */
-    bool int8, votes;               /* fier: of its products; combines the heads of a group */
+    void (*step)(rig *r, size_t i); /* runs on layer i */
+    size_t run;                     /* lists: consecutive tokens */
+    bool int8, votes;               /* fier: int8 products; combines the heads of a group */
 } kernel_kind;
 
 struct rig {
@@ -48,14 +48,14 @@ struct rig {
     size_t n_steps, n_layers;
     buf list[BUFFERS];
     size_t bytes[BUFFERS], n;
-    /* Buffers of steps; those of layers hold n_layers parts of `layer` bytes. */
+    /* Buffers of a step. Per-layer buffers hold n_layers parts of `layer` bytes. */
     buf q, k, v, index, out, idx, pos, work;
     size_t layer, idx_layer, idx_stride;
 };
 
 /* ---- data ---- */
 
-/* Zeroed; freed with the rig. */
+/* Allocates a zeroed buffer that is freed with the rig. */
 static status room(rig *r, buf *out, size_t bytes, err *e)
 {
     TRY(r->be->ops->alloc(r->be, out, bytes, "benchmark of a kernel", e));
@@ -97,7 +97,7 @@ static status random_halves(rig *r, buf *out, size_t bytes, err *e)
     return st;
 }
 
-/* Enough layers that a sample reads COLD_BYTES when one step reads `bytes`. */
+/* Sets the number of layers so that a sample reads COLD_BYTES, if one step reads `bytes`. */
 static void cold(rig *r, size_t bytes, size_t lists)
 {
     size_t all = strcmp(r->be->name, "cpu") == 0 ? COLD_BYTES : DEVICE_BYTES, steps = all / bytes + 1;
@@ -148,7 +148,8 @@ static status make_rows(rig *r, size_t n_tok, err *e)
     return random_halves(r, &r->v, r->n_layers * r->layer, e);
 }
 
-/* Adds rows of n tokens to a step, in layers that no cache holds together; lists: different ones of each layer. */
+/* Allocates rows of which a step reads n tokens, in more layers than a cache holds. lists: different lists per
+ * layer. */
 static status make_cold_rows(rig *r, kernel_result *k, int64_t n, size_t lists, err *e)
 {
     const kernel_shape *s = r->s;
@@ -204,14 +205,14 @@ static void list_step(rig *r, size_t i)
     r->be->ops->attn_decode(r->be, &j, 1);
 }
 
-/* n of `all` items, ascending. */
+/* Writes n of `all` items, ascending. */
 static void some_of(rng *g, int32_t *out, size_t n, size_t all)
 {
     for (size_t i = 0, got = 0; got < n; i++)
         if (rng_below(g, all - i) < n - got) out[got++] = (int32_t)i;
 }
 
-/* Makes lists of the budget's tokens, in runs of `run` tokens, for each step and head. */
+/* Makes a list of the budget's tokens, in runs of `run` tokens, for each step and head. */
 static status make_lists(rig *r, size_t run, err *e)
 {
     const kernel_shape *s = r->s;
@@ -241,7 +242,7 @@ static status list_make(rig *r, kernel_result *k, err *e)
 
 /* ---- selectors ---- */
 
-/* Makes a query, and scores of `items` for each query head. */
+/* Allocates a query, and scores of `items` for each query head. */
 static status make_scores(rig *r, int64_t items, err *e)
 {
     const kernel_shape *s = r->s;
@@ -249,7 +250,7 @@ static status make_scores(rig *r, int64_t items, err *e)
     return random_f32(r, &r->out, s->n_heads * (size_t)items, e);
 }
 
-/* Makes an index of `layer` bytes a layer, in layers that no cache holds together. Its bits are random: any bits are
+/* Allocates an index of `layer` bytes per layer, in more layers than a cache holds. Its bits are random; all values are
  * valid. */
 static status make_index(rig *r, kernel_result *k, size_t layer, int64_t tokens, err *e)
 {
@@ -260,7 +261,7 @@ static status make_index(rig *r, kernel_result *k, size_t layer, int64_t tokens,
     return random_halves(r, &r->index, r->n_layers * layer, e);
 }
 
-/* Sets a step whose input is in the cache: scores of all tokens. */
+/* Sets up a step whose input is cached: scores of all tokens. */
 static status make_hot(rig *r, kernel_result *k, err *e)
 {
     r->n_steps = HOT_STEPS;
@@ -316,7 +317,7 @@ static void fier_step(rig *r, size_t i)
 {
     const fier_index x = fier_layer(r, i);
     score_job j = score_all(r, &x, r->s->ctx);
-    j.votes = r->work; /* none without room */
+    j.votes = r->work; /* NULL without votes */
     r->be->ops->fier->score(r->be, &j, 1);
 }
 
@@ -345,7 +346,7 @@ static status paris_make(rig *r, kernel_result *k, err *e)
 {
     const kernel_shape *s = r->s;
     size_t nb = paris_subspaces(s->head_dim);
-    if (!r->be->ops->paris) return err_set(e, ST_UNSUPPORTED, "%s has no operations of pariskv", r->be->name);
+    if (!r->be->ops->paris) return err_set(e, ST_UNSUPPORTED, "the %s backend lacks pariskv operations", r->be->name);
     TRY(room(r, &r->out, s->n_kv_heads * (size_t)s->ctx, e));
     TRY(room(r, &r->work, s->n_kv_heads * nb * PARIS_PATTERNS, e));
     return make_index(r, k, s->n_kv_heads * (size_t)s->ctx * nb, s->ctx, e);
@@ -391,7 +392,7 @@ static status topk_make(rig *r, kernel_result *k, err *e)
     return room(r, &r->idx, s->n_kv_heads * (size_t)s->budget * sizeof(int32_t), e);
 }
 
-/* ---- all of them ---- */
+/* ---- the list of kernels ---- */
 
 #define TOKEN "token and kv head"
 static const kernel_kind kernels[] = {

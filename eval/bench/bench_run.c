@@ -8,7 +8,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 
-/* Steps of a sample are chosen to end about then; those of the warm-up at the latest. */
+/* Target time of a sample, and maximum time of the warm-up. */
 static const int64_t SAMPLE_NS = 20000000, WARM_NS = 1000000000;
 
 static size_t vocab_of(const bench_case *c)
@@ -16,7 +16,7 @@ static size_t vocab_of(const bench_case *c)
     return (size_t)c->base->g.m->config.vocab;
 }
 
-/* Tokens of a decode measurement: warm-up, samples and the profiled run. */
+/* Maximum number of tokens of a decode measurement: warm-up, samples and the profiled run. */
 enum { ROOM = (SAMPLES_MOST + 2) * BENCH_STEPS };
 
 static int64_t limit_of(const bench_case *c)
@@ -29,7 +29,7 @@ static session_size size_of(const bench_case *c)
     return (session_size){.n_tokens = limit_of(c), .longest_prompt = c->longest_prompt, .draft = c->draft};
 }
 
-/* Whether the sessions fit, before anything of their size is allocated. */
+/* Checks that the sessions fit in memory before anything of their size is allocated. */
 static status check_memory(const bench_case *c, err *e)
 {
     memory_plan p;
@@ -43,10 +43,17 @@ static status check_memory(const bench_case *c, err *e)
     return memory_plan_check(&p, c->base->g.be, e);
 }
 
+/* Reads the type of random weights, which may be one that only files have. */
+static status parse_random_type(dtype *out, const char *text, err *e)
+{
+    *out = dtype_named(text);
+    return *out < DT_COUNT ? ST_OK : cli_parse_weights(out, text, e);
+}
+
 static status open_shape(engine *g, const char *shape, const char *weights, uint64_t seed, size_t max_batch, err *e)
 {
     dtype type = DT_BF16;
-    if (weights) TRY(cli_parse_weights(&type, weights, e));
+    if (weights) TRY(parse_random_type(&type, weights, e));
     TRY(cli_open_backend(&g->be, &g->o.device, e));
     TRY(model_open_shape(&g->m, shape, type, seed, g->be, e));
     if (g->o.draft_weights) {
@@ -60,7 +67,7 @@ status bench_open_model(bench_base *b, const char *shape, const char *weights, s
 {
     engine_options o = b->o->run.engine;
     o.model.weights = weights;
-    bench_close_model(b); /* two may not fit */
+    bench_close_model(b); /* two models may not fit in memory */
     b->g.o = o;
     if (shape) TRY(open_shape(&b->g, shape, weights, b->o->run.seed.value, max_batch, e));
     else TRY(engine_open(&b->g, &o, max_batch, false, e));
@@ -92,9 +99,9 @@ status bench_open(bench_case *c, bool prefill, err *e)
 {
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
     c->synthetic = c->base->o->fill || c->n_ids > BENCH_REAL;
-    c->n_timed = c->synthetic ? (c->n_ids - 1) % c->chunk + 1 : c->n_ids; /* chunks are cut from the start */
+    c->n_timed = c->synthetic ? (c->n_ids - 1) % c->chunk + 1 : c->n_ids; /* chunks are counted from the start */
     c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
-    if (c->base->o->fill && !prefill && c->spec.kv.kind != KV_EXACT)
+    if (c->base->o->fill && !prefill && c->spec.kv.kind != KV_PLAIN)
         c->longest_prompt = BENCH_PIECE_CHUNKS * (int64_t)c->chunk;
     TRY(check_memory(c, e));
     TRY(MEM_NEW(&c->s, c->max_batch, e));
@@ -130,10 +137,10 @@ static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
     (void)ctx;
     (void)first;
     (void)n;
-    (void)logits; /* computed, as for a real prompt */
+    (void)logits; /* logits are computed, as for a real prompt */
 }
 
-/* Tokens [before, before + n) of a prompt of n_prompt. */
+/* Feeds tokens [before, before + n) of a prompt of n_prompt tokens. */
 static status feed(bench_case *c, session *const *s, size_t n_sessions, size_t before, size_t n, size_t n_prompt,
                    err *e)
 {
@@ -146,7 +153,7 @@ static status feed(bench_case *c, session *const *s, size_t n_sessions, size_t b
     return session_prefill(s, n_sessions, c->ids + before, n, &o, e);
 }
 
-/* Random rows for session i; after: tokens of the prompt that follow. */
+/* Stores random rows in session i; after: number of prompt tokens that follow. */
 static status fill(bench_case *c, size_t i, size_t n, size_t after, err *e)
 {
     const fill_options o = {.n_tokens = (int64_t)n,
@@ -186,7 +193,7 @@ status bench_fill(bench_case *c, size_t batch, bench_result *r, err *e)
 
 /* ---- prefill ---- */
 
-/* What comes before the timed part of the prompt, where the sequence cannot go back to it. */
+/* Rewinds to the start of the timed part of the prompt, or recreates the rows before it. */
 static status prepare_prompt(void *ctx, err *e)
 {
     bench_case *c = ctx;
@@ -206,7 +213,7 @@ static status run_prompt(void *ctx, int64_t *ns, err *e)
     return ST_OK;
 }
 
-/* Tokens that one of the last n_timed of n tokens sees when it sees `most` at most, their mean. */
+/* Returns the mean number of tokens seen by the last n_timed of n tokens, if each sees at most `most`. */
 static double mean_seen(double n, double n_timed, double most)
 {
     double before = n - n_timed;
@@ -215,7 +222,7 @@ static double mean_seen(double n, double n_timed, double most)
     return ((most - before) * (before + 1 + most) / 2 + (n - most) * most) / n_timed;
 }
 
-/* Tokens that a timed token attends, mean over tokens and layers; a strategy whose prompt is not exact sees its
+/* Returns the tokens attended by a timed token, mean over tokens and layers. A strategy with an inexact prompt sees its
  * budget. */
 static double prompt_attended(const bench_case *c)
 {
@@ -230,7 +237,7 @@ static double prompt_attended(const bench_case *c)
     return sum / sh->n_layers;
 }
 
-/* A warm-up, the samples, and a run that is taken apart. */
+/* Runs a warm-up, the samples, and a profiled run. */
 static status measure(bench_case *c, bench_result *r, bool warm, err *e)
 {
     const bench_timing *t = &c->timing;
@@ -263,7 +270,7 @@ status bench_prefill(bench_case *c, size_t batch, bench_result *r, err *e)
 
 /* ---- decode ---- */
 
-/* n greedy tokens of each sequence, or as many as end within `most` ns (two at least); their number in *done. */
+/* Decodes n greedy tokens per sequence, or as many as end within `most` ns (at least two). *done: their number. */
 static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t *ns, err *e)
 {
     size_t queued = 0, ahead = (size_t)decoder_ahead(c->base->g.dec);
@@ -280,8 +287,8 @@ static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t
     return ST_OK;
 }
 
-/* Back to the context where the strategy allows it; one that evicts costs the same later on. Not with tiers: what the
- * same steps read again would be in the faster one. */
+/* Rewinds to the context if the strategy can; the steps of one that evicts cost the same without it. Does not rewind
+ * with tiers, because the rows of repeated steps would already be in the faster tier. */
 static status go_back(void *ctx, err *e)
 {
     bench_case *c = ctx;
@@ -308,7 +315,7 @@ static int64_t waited_for_files(void *ctx)
     return ns;
 }
 
-/* A strategy that cannot go back uses up the room that was planned: then it starts again. */
+/* Refills the context if a strategy that cannot rewind has used up the planned room. */
 static status make_room(bench_case *c, err *e)
 {
     for (size_t i = 0; i < c->batch; i++)
@@ -320,7 +327,7 @@ static status make_room(bench_case *c, err *e)
     return ST_OK;
 }
 
-/* What the steps between two states of the counters attended and read. */
+/* Sets the counts of the steps between two states of the counters. */
 static void take_counts(const bench_case *c, bench_result *r, const attn_stats *from, const attn_stats *to)
 {
     double n = (double)(to->steps - from->steps);

@@ -7,7 +7,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/comm.h"
 
-/* From then on the samples that there are have to do: when there are enough, and at all. */
+/* Stop after SHORT_NS if enough samples are valid, after LONG_NS regardless. */
 static const int64_t SHORT_NS = 4000000000, LONG_NS = 12000000000;
 
 sample_verdict sample_judge(const meter_usage *spent, int n_threads, const double limit[2])
@@ -38,7 +38,7 @@ void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n)
     s->n_listed = kept;
 }
 
-/* One sample: reading, run, reading. */
+/* Takes one sample: reading, run, reading. */
 static status take(bench_samples *s, size_t i, sample_verdict *verdict, const bench_timing *t, err *e)
 {
     meter_usage from, to;
@@ -88,18 +88,18 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e)
 
 sample_summary samples_summary(const bench_samples *s, double work, double need)
 {
-    double speed[SAMPLES_MOST], read[SAMPLES_MOST], limit[SAMPLES_MOST], share[SAMPLES_MOST];
+    double speed[SAMPLES_MOST], read[SAMPLES_MOST], limit[SAMPLES_MOST], fraction[SAMPLES_MOST];
     bool known = s->enough && s->n_listed > 0;
     for (size_t i = 0; i < s->n_listed; i++) {
         speed[i] = 1e9 * work / s->ns[i];
         read[i] = s->read_gbs[i];
         limit[i] = s->limit[i];
         known &= limit[i] > 0;
-        share[i] = limit[i] > 0 ? need / s->ns[i] / limit[i] : 0;
+        fraction[i] = limit[i] > 0 ? need / s->ns[i] / limit[i] : 0;
     }
     return (sample_summary){.speed = stats_median(speed, s->n_listed),
                             .spread = stats_spread(speed, s->n_listed),
                             .read_gbs = stats_median(read, s->n_listed),
                             .limit = stats_median(limit, s->n_listed),
-                            .share = known ? stats_median(share, s->n_listed) : -1};
+                            .fraction = known ? stats_median(fraction, s->n_listed) : -1};
 }

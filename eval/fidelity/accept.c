@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval accept`: the share of a strategy's tokens that full attention would have chosen over the same rows, at the same
- * random numbers. It needs no task, and no length of drafts: that of any length follows. Source: doc/evals.md 21. */
+/* `eval accept`: the fraction of a strategy's tokens that full attention would have chosen over the same rows with the
+ * same random numbers. It needs no task; results for drafts of any length follow from it. Source: doc/evals.md 21. */
 #include "config.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-/* Tokens of a draft. */
+/* Tokens per draft. */
 enum { ACCEPT_AHEAD = SESSION_VERIFY_ROWS };
 
 typedef struct {
@@ -23,8 +23,8 @@ typedef struct {
     int n, trials;
 } accept_options;
 
-/* What was counted. right[j]: drafts of which the first j + 1 tokens are full attention's. tokens, differences: of
- * texts along which the strategy went on by itself, from exact rows behind each difference. */
+/* Counts of a case. right[j]: drafts whose first j + 1 tokens equal those of full attention. tokens, differences: of
+ * texts that the strategy generates by itself, restarting with full attention's rows after each difference. */
 typedef struct {
     int64_t n, right[ACCEPT_AHEAD];
     int64_t tokens, differences;
@@ -46,13 +46,13 @@ typedef struct {
     double temp;
 } case_id;
 
-/* What a strategy is measured with: a session of full attention over rows of the same type, in which it drafts; `full`
- * drafts as what it is. */
+/* Specs of a measurement: a session of full attention over rows of the same type, and the strategy that drafts in it.
+ * `full` drafts as itself. */
 typedef struct {
     attn_spec full, draft;
     session_size size; /* size.draft: &draft, or NULL */
 } sessions;
-/* Returns the tokens of a session for pieces of at most `ctx` tokens. */
+/* Returns the session length for pieces of at most `ctx` tokens. */
 static int64_t limit_of(const accept_run *r, int64_t ctx)
 {
     return ctx + r->o->n + ACCEPT_AHEAD;
@@ -65,7 +65,7 @@ static status pair_of(sessions *out, const attn_spec *row, int64_t n_tokens, err
     TRY(attn_spec_parse(&out->full, "full", &o, e));
     TRY(attn_verify_check(&out->full, e));
     if (row->method == out->full.method) return ST_OK;
-    out->draft.tier = (kv_tier){0}; /* its rows are the other's */
+    out->draft.tier = (kv_tier){0}; /* it uses the rows of the full session */
     out->size.draft = &out->draft;
     return ST_OK;
 }
@@ -96,7 +96,7 @@ static status take_temp(void *own, const char *word, err *e)
     char *end;
     double temp = strtod(word, &end);
     if (end == word || *end || !(temp >= 0 && isfinite(temp)))
-        return err_set(e, ST_USAGE, "--temp: '%.40s', expected temperatures from 0 on, separated by commas", word);
+        return err_set(e, ST_USAGE, "--temp: '%.40s': expected a comma-separated list of numbers >= 0", word);
     TRY(MEM_GROW(&r->temp, r->n_temp + 1, e));
     r->temp[r->n_temp++] = temp;
     return ST_OK;
@@ -110,12 +110,12 @@ static status parse(void *own, err *e)
     TRY(cli_parse_sizes(&t->ctx, &t->n_ctx, r->m.o->attn.ctx, "2048", "--ctx", e));
     for (size_t i = 0; i < t->n_ctx; i++)
         if (t->ctx[i] < r->o->n + 2)
-            return err_set(e, ST_USAGE, "--ctx %lld: at least 2 tokens are needed before the %d of -n",
-                           (long long)t->ctx[i], r->o->n);
+            return err_set(e, ST_USAGE, "--ctx %lld: must exceed -n %d by at least 2 tokens", (long long)t->ctx[i],
+                           r->o->n);
     return ST_OK;
 }
 
-/* ---- who can run ---- */
+/* ---- checking the lineup ---- */
 
 static status can_run(void *ctx, const attn_spec *row, err *why)
 {
@@ -139,16 +139,17 @@ static status ready(void *own, err *e)
 typedef struct {
     accept_run *r;
     session *s;
-    sampler *by;      /* of the case at hand */
-    token_list piece; /* of the text; all but its last n tokens are the prompt */
-    int32_t *text;    /* [n + 1] full attention's, behind the piece */
+    sampler *by;      /* sampler of the current case */
+    token_list piece; /* piece of the text; all but its last n tokens are the prompt */
+    int32_t *text;    /* [n + 1] text of full attention after the piece */
     size_t n;
     sums sums;
 } measured;
 
-/* ---- drafts from exact rows ---- */
+/* ---- drafts from full attention's rows ---- */
 
-/* Drafts behind x, which follows what the session holds, and feeds x. *next: full attention's token behind x. */
+/* Feeds x after the session's tokens, drafts after it, and counts the right tokens. *next: full attention's token after
+ * x. */
 static status draft_behind(measured *m, int32_t x, int32_t *next, err *e)
 {
     int32_t fed[ACCEPT_AHEAD + 1] = {x}, id;
@@ -165,7 +166,7 @@ static status draft_behind(measured *m, int32_t x, int32_t *next, err *e)
     return session_rewind(m->s, length + 1, e);
 }
 
-/* From each of the last n tokens of the piece. */
+/* Drafts from each of the last n tokens of the piece. */
 static status draft_all(measured *m, err *e)
 {
     for (size_t i = m->piece.n - m->n; i < m->piece.n; i++) {
@@ -177,7 +178,7 @@ static status draft_all(measured *m, err *e)
 
 /* ---- along full attention's text ---- */
 
-/* The text behind text[0], which follows what the session holds. */
+/* Generates the text after text[0] with full attention, then rewinds the session. */
 static status write_text(measured *m, err *e)
 {
     int64_t length = session_length(m->s);
@@ -188,8 +189,8 @@ static status write_text(measured *m, err *e)
     return session_rewind(m->s, length, e);
 }
 
-/* The strategy goes on behind text[at] by itself, over rows of its own, up to a difference or the end: *n tokens. The
- * session is as before. */
+/* Lets the strategy generate after text[at] over its own rows, up to a difference or the end. *n: number of tokens.
+ * Rewinds the session. */
 static status go_on(measured *m, size_t at, size_t *n, err *e)
 {
     int64_t length = session_length(m->s);
@@ -204,7 +205,7 @@ static status go_on(measured *m, size_t at, size_t *n, err *e)
     return session_rewind(m->s, length, e);
 }
 
-/* Exact rows of n tokens of the text. */
+/* Feeds n tokens of the text with full attention. */
 static status feed(measured *m, size_t at, size_t n, err *e)
 {
     for (size_t i = 0, k; i < n; i += k) {
@@ -227,7 +228,7 @@ static status run_along(measured *m, err *e)
 
 /* ---- cases ---- */
 
-/* A temperature, over a piece whose prompt is in the session. */
+/* Measures one temperature on a piece whose prompt is in the session. */
 static status measure_case(measured *m, const case_id *x, err *e)
 {
     const sampler_options so = {.temp = x->temp,
@@ -302,9 +303,9 @@ static status run_row(void *own, size_t row, err *e)
     return st;
 }
 
-enum { REPORTED = 4 }; /* accepted_length is of so many drafted tokens */
+enum { REPORTED = 4 }; /* drafted tokens of the reported accepted_length */
 
-/* The drafts whose accepted length has a column. */
+/* Draft lengths with a column of accepted length. */
 static const size_t drafted[] = {1, 2, REPORTED, ACCEPT_AHEAD};
 enum { LENGTHS = sizeof drafted / sizeof *drafted };
 
@@ -319,7 +320,7 @@ static void add(sums *s, const json_t *line)
     for (size_t i = 0; i < ACCEPT_AHEAD; i++) s->right[i] += json_integer_value(json_array_get(right, i));
 }
 
-/* Returns the sums of a row at a temperature and length, or (n_ctx) at all lengths. */
+/* Returns the sums of a row at a temperature and a length; length n_ctx: all lengths. */
 static sums sums_of(const accept_run *r, size_t row, double temp, size_t length)
 {
     const fidelity_text *text = &r->text;
@@ -332,14 +333,14 @@ static sums sums_of(const accept_run *r, size_t row, double temp, size_t length)
     return s;
 }
 
-/* What follows from them; NAN: unknown. */
+/* Results derived from the sums; NAN: unknown. */
 typedef struct {
-    double hazard[ACCEPT_AHEAD]; /* the chance of a token whose predecessors were all right */
+    double hazard[ACCEPT_AHEAD]; /* probability that a token is right if all tokens before it were */
     double low, high;            /* 95 % interval of the first */
-    double run;                  /* tokens from one difference to the next */
+    double run;                  /* mean number of tokens between differences */
 } figures;
 
-static double share(int64_t part, int64_t all)
+static double fraction(int64_t part, int64_t all)
 {
     return all > 0 ? (double)part / (double)all : (double)NAN;
 }
@@ -347,9 +348,9 @@ static double share(int64_t part, int64_t all)
 static figures figures_of(const sums *s)
 {
     figures f;
-    for (size_t i = 0; i < ACCEPT_AHEAD; i++) f.hazard[i] = share(s->right[i], i > 0 ? s->right[i - 1] : s->n);
+    for (size_t i = 0; i < ACCEPT_AHEAD; i++) f.hazard[i] = fraction(s->right[i], i > 0 ? s->right[i - 1] : s->n);
     stats_wilson((double)s->right[0], s->n, &f.low, &f.high);
-    f.run = share(s->tokens, s->differences);
+    f.run = fraction(s->tokens, s->differences);
     return f;
 }
 
@@ -360,48 +361,59 @@ static double length_of(const sums *s, const figures *f, size_t n)
 
 /* ---- the table ---- */
 
-static status print_head(const void *own, err *e)
+static status print_head(void *own, err *e)
 {
-    const accept_run *r = own;
-    TRY(out_printf(e,
-                   "accept: drafts of %d tokens from %d places of each of %d pieces, against full attention over the "
-                   "same rows, seed %llu",
-                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->m.o->seed.value));
+    accept_run *r = own;
+    table *t = &r->m.table;
+    char name[24];
+    paragraph("accept: drafts of %d tokens from %d places of each of %d pieces, against full attention over the same "
+              "rows, seed %llu",
+              (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->m.o->seed.value);
     TRY(lineup_print_terms(&r->m.rows, e));
-    TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->m.rows), "strategy", "budget",
-                   "tokens", "temp", "n", "agreement", " 95 %", "h8", "run"));
-    for (size_t i = 0; i < LENGTHS; i++) TRY(out_printf(e, "   E(%zu)", drafted[i]));
-    return out_printf(e, "\n");
+    lineup_columns(&r->m.rows, t);
+    table_column(t, 0, 0, "tokens");
+    table_column(t, 0, 0, "temp");
+    table_column(t, TABLE_DETAIL, 5, "n");
+    table_column(t, 0, 0, "agreement");
+    table_column(t, TABLE_LEFT, 13, "95 %");
+    table_column(t, 0, 6, "h8");
+    table_column(t, TABLE_DETAIL, 5, "run");
+    for (size_t i = 0; i < LENGTHS; i++) {
+        snprintf(name, sizeof name, "E(%zu)", drafted[i]);
+        table_column(t, drafted[i] < 4 ? TABLE_DETAIL2 : 0, 5, name);
+    }
+    return ST_OK;
 }
 
-static status print_line(const accept_run *r, size_t row, double temp, size_t length, err *e)
+static void add_line(accept_run *r, size_t row, double temp, size_t length)
 {
     sums s = sums_of(r, row, temp, length);
     figures f = figures_of(&s);
-    char tokens[24] = "all";
-    if (length < r->text.n_ctx) snprintf(tokens, sizeof tokens, "%lld", (long long)r->text.ctx[length]);
-    TRY(lineup_print_row(&r->m.rows.run[row].spec, lineup_width(&r->m.rows), 7, e));
-    TRY(out_printf(e, " %7s %5.3g %6lld", tokens, temp, (long long)s.n));
-    TRY(measure_print_number(f.hazard[0], 9, 4, e));
-    TRY(out_printf(e, "  %.4f-%.4f ", f.low, f.high));
-    TRY(measure_print_number(f.hazard[ACCEPT_AHEAD - 1], 6, 4, e));
-    TRY(measure_print_number(f.run, 7, 1, e));
-    for (size_t i = 0; i < LENGTHS; i++) TRY(measure_print_number(length_of(&s, &f, drafted[i]), 6, 3, e));
-    return out_printf(e, "\n");
+    table *t = &r->m.table;
+    lineup_cells(&r->m.rows.run[row].spec, t);
+    if (length < r->text.n_ctx) table_cell(t, "%lld", (long long)r->text.ctx[length]);
+    else table_cell(t, "all");
+    table_cell(t, "%.3g", temp);
+    table_cell(t, "%lld", (long long)s.n);
+    table_number(t, f.hazard[0], 4);
+    table_cell(t, "%.4f-%.4f", f.low, f.high);
+    table_number(t, f.hazard[ACCEPT_AHEAD - 1], 4);
+    table_number(t, f.run, 1);
+    for (size_t i = 0; i < LENGTHS; i++) table_number(t, length_of(&s, &f, drafted[i]), 3);
 }
 
-static status print_row(const void *own, size_t row, err *e)
+static status print_row(void *own, size_t row, err *e)
 {
-    const accept_run *r = own;
+    accept_run *r = own;
     size_t n = r->text.n_ctx;
     for (size_t t = 0; t < r->n_temp; t++)
-        for (size_t i = 0; i < (n > 1 ? n + 1 : n); i++) TRY(print_line(r, row, r->temp[t], i, e));
-    return ST_OK;
+        for (size_t i = 0; i < (n > 1 ? n + 1 : n); i++) add_line(r, row, r->temp[t], i);
+    return table_flush(&r->m.table, e);
 }
 
 /* ---- JSON ---- */
 
-/* Returns the counts of a row at a temperature, as of sums_of, and what follows from them. */
+/* Returns the counts of a row at a temperature and length (see sums_of), and the results derived from them. */
 static json_t *figures_json(const accept_run *r, size_t row, double temp, size_t length)
 {
     const sums s = sums_of(r, row, temp, length);
@@ -482,7 +494,7 @@ static status cmd_accept(void *options, err *e)
 }
 
 static const cli_option rows[] = {
-    {.letter = 'f', .arg = "FILE", AT(accept_options, file), .help = "the text (default: the book of eval pg19)"},
+    {.letter = 'f', .arg = "FILE", AT(accept_options, file), .help = "text file (default: the book of eval pg19)"},
     {.letter = 'n',
      .arg = "N",
      .type = OPTION_WHOLE,
@@ -490,19 +502,18 @@ static const cli_option rows[] = {
      .max = 1 << 20,
      .def = 64,
      AT(accept_options, n),
-     .help = "places at the end of a piece that are drafted from, and new tokens behind it (default 64)"},
-    OPTION("trials", "N", WHOLE(1, 100000, 4), AT(accept_options, trials),
-           "pieces of the text of each length (default 4)"),
-    OPTION("temp", "T", TEXT, AT(accept_options, temp), "temperatures, a list; 0 = greedy (default 0,1)"),
+     .help = "draft positions at the end of each piece, and new tokens after it (default 64)"},
+    OPTION("trials", "N", WHOLE(1, 100000, 4), AT(accept_options, trials), "pieces of the text per length (default 4)"),
+    OPTION("temp", "T", TEXT, AT(accept_options, temp), "list of temperatures; 0 = greedy (default 0,1)"),
     {0}};
 
-const command accept_command = {.name = "eval accept",
-                                .measure = "tokens",
-                                .args = "",
-                                .summary = "how often a strategy's next token is that of full attention, and drafts of "
-                                           "any length by it",
-                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS,
-                                .own = rows,
-                                .size = sizeof(accept_options),
-                                .alone = true,
-                                .run = cmd_accept};
+const command accept_command = {
+    .name = "eval accept",
+    .measure = "tokens",
+    .args = "",
+    .summary = "how often a strategy's next token is that of full attention, and accepted draft lengths",
+    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS,
+    .own = rows,
+    .size = sizeof(accept_options),
+    .alone = true,
+    .run = cmd_accept};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval agree`: how long does the greedy text of a strategy stay that of full attention? Pieces of a text are
- * continued. This judges the strategy alone: the model may be poor at everything. */
+/* `eval agree`: how long the greedy text of a strategy stays equal to that of full attention. Pieces of a text are
+ * continued. The result does not depend on the quality of the model. */
 #include "config.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "eval/fidelity/fidelity.h"
 #include "kernels/base/mem.h"
 
-/* NEW: tokens that are generated. CUE: prompt tokens that protocol decode feeds one by one. */
+/* NEW: generated tokens. CUE: prompt tokens that protocol decode feeds one by one. */
 enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE) };
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
     const evaluation *ev;
     fidelity_text text;
     size_t n_trials;
-    size_t full; /* the row of full attention */
+    size_t full; /* lineup row of full attention */
 } agree_run;
 
 static json_t *config(const void *own)
@@ -45,8 +45,7 @@ static status load(void *own, evaluation *ev, err *e)
     TRY(cli_parse_sizes(&r->text.ctx, &r->text.n_ctx, c->run.attn.ctx, "2048", "--ctx", e));
     ev->n_samples = r->text.n_ctx * r->n_trials;
     while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
-    if (r->full == ev->rows.n)
-        return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
+    if (r->full == ev->rows.n) return err_set(e, ST_USAGE, "--attn: must include 'full', the reference");
     return ST_OK;
 }
 
@@ -55,11 +54,11 @@ static status ready(void *own, evaluation *ev, err *e)
     agree_run *r = own;
     for (size_t i = 0; i < r->text.n_ctx; i++)
         if (r->text.ctx[i] < LEAST)
-            return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->text.ctx[i], LEAST);
+            return err_set(e, ST_USAGE, "--ctx %lld: must be at least %d", (long long)r->text.ctx[i], LEAST);
     return fidelity_text_read(&r->text, &ev->g, ((const agree_options *)ev->options)->file, 0, e);
 }
 
-/* A piece of the text that depends on seed, length and trial alone. */
+/* Makes the prompt: a piece of the text that depends only on seed, length and trial. */
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     agree_run *r = own;
@@ -101,11 +100,11 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 /* ---- the report ---- */
 
 typedef struct {
-    double score; /* the mean over the trials; NAN: none */
+    double score; /* mean over the trials; NAN: no results */
     evaluation_costs costs;
 } cell;
 
-/* The share of a text before the first character that differs; 1 for two that are the same. */
+/* Returns the fraction of a text before the first character that differs; 1 for equal texts. */
 static double agreement(const json_t *full, const json_t *other)
 {
     const char *a = json_string_value(full), *b = json_string_value(other);
@@ -133,9 +132,8 @@ static status print_table(const agree_run *r, evaluation_table *t, err *e)
 {
     const evaluation *ev = r->ev;
     char name[32];
-    TRY(out_printf(
-        e, "agree: percent of %d new tokens' text before it leaves that of full attention, protocol %s, seed %llu", NEW,
-        ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->o->run.seed.value));
+    paragraph("agree: percent of %d new tokens' text before it leaves that of full attention, protocol %s, seed %llu",
+              NEW, ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->o->run.seed.value);
     TRY(lineup_print_terms(&ev->rows, e));
     TRY(evaluation_table_head(t, e));
     for (size_t k = 0; k < r->text.n_ctx; k++) {
@@ -191,7 +189,7 @@ static const evaluation_kind evaluation_of_agree = {.name = "agree",
                                                     .free = free_run};
 
 static const cli_option options[] = {
-    {.letter = 'f', .arg = "FILE", AT(agree_options, file), .help = "the text (default: the book of eval pg19)"},
+    {.letter = 'f', .arg = "FILE", AT(agree_options, file), .help = "text file (default: the book of eval pg19)"},
     OPTION("protocol", "prefill|decode", TEXT, AT(agree_options, common.protocol),
            "feed the piece at once (default), or its last 16 tokens one by one"),
     {0}};
@@ -199,8 +197,7 @@ static const cli_option options[] = {
 const command agree_command = {.name = "eval agree",
                                .measure = "text",
                                .args = "",
-                               .summary =
-                                   "how long greedy text stays that of full attention: strategies and budgets compared",
+                               .summary = "how long greedy text stays equal to that of full attention",
                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
                                .own = options,
                                .size = sizeof(agree_options),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval drift`: does a long generation stay as good and as fast as it began? Of each strategy, for every interval of
- * new tokens: speed, memory, bytes read, and what is selected against exact attention. The strategy's own session is
- * watched: its rotated keys are gathered in every step, and judged steps are compared with exact attention over all of
+/* `eval drift`: how quality and speed change during a long generation. For each strategy and interval of new tokens it
+ * reports speed, memory, bytes read, and the selection compared with exact attention. It observes the strategy's own
+ * session: rotated keys are collected in every step, and judged steps are compared with exact attention over all of
  * them. Source: doc/evals.md 20. */
 #include "config.h"
 
@@ -29,8 +29,8 @@ typedef struct {
     fidelity_text text; /* the prompt */
     const drift_options *o;
     size_t n_prompt;
-    int64_t n, every; /* new tokens; those of an interval, which divides n */
-    int64_t compare;  /* new tokens from one comparison with full attention to the next, a multiple of every; 0: none */
+    int64_t n, every; /* number of new tokens; tokens of an interval, which divides n */
+    int64_t compare;  /* new tokens between comparisons with full attention, a multiple of every; 0: none */
 } drift_run;
 
 /* ---- options ---- */
@@ -45,21 +45,20 @@ static status parse(void *own, err *e)
     r->compare = 4 * r->every;
     if (o->compare) TRY(cli_parse_size(&r->compare, o->compare, "--compare", e));
     TRY(cli_parse_size(&prompt, o->prompt ? o->prompt : "2048", "--prompt", e));
-    if (prompt < 1) return err_set(e, ST_USAGE, "--prompt %s: at least 1 token is needed", o->prompt);
+    if (prompt < 1) return err_set(e, ST_USAGE, "--prompt %s: must be at least 1", o->prompt);
     if (r->every <= o->judged)
-        return err_set(e, ST_USAGE, "--every %lld: more than the %d steps of --judged are needed", (long long)r->every,
-                       o->judged);
+        return err_set(e, ST_USAGE, "--every %lld: must be greater than --judged %d", (long long)r->every, o->judged);
     if (r->n < r->every || r->n % r->every != 0)
-        return err_set(e, ST_USAGE, "-n %lld: a multiple of --every %lld is needed", (long long)r->n,
+        return err_set(e, ST_USAGE, "-n %lld: must be a multiple of --every %lld", (long long)r->n,
                        (long long)r->every);
     if (r->compare < 0 || r->compare % r->every != 0)
-        return err_set(e, ST_USAGE, "--compare %lld: 0 or a multiple of --every %lld is needed", (long long)r->compare,
+        return err_set(e, ST_USAGE, "--compare %lld: must be 0 or a multiple of --every %lld", (long long)r->compare,
                        (long long)r->every);
     r->n_prompt = (size_t)prompt;
     return ST_OK;
 }
 
-/* The prompt: the first tokens of the text, after a BOS token where the tokenizer adds one. */
+/* Reads the prompt: the first tokens of the text, after BOS if the tokenizer adds one. */
 static status ready(void *own, err *e)
 {
     drift_run *r = own;
@@ -76,34 +75,34 @@ static status ready(void *own, err *e)
 
 /* ---- results ---- */
 
-/* Returns the result of the interval that ends after so many new tokens. */
+/* Returns the result of the interval that ends after `generated` new tokens. */
 static const json_t *result_of(const drift_run *r, size_t row, int64_t generated)
 {
     return measure_result(&r->m, row, json_pack("{s:I}", "generated", (json_int_t)generated));
 }
 
-/* A generation under way. */
+/* A generation in progress. */
 typedef struct {
     drift_run *r;
     size_t row;
     follow f;
     recall_run run;
-    sequence q;   /* its ids: prompt and new tokens */
-    stepper x;    /* of one sequence; its row: logits of the next token */
-    bool judging; /* the step under way is judged */
-    /* Of the interval: time and number of the steps that are not judged; newest tokens that are attended whatever
-     * their score, summed over `n_newest` layers of judged steps; counts of the strategy before it. */
+    sequence q;   /* ids: prompt and new tokens */
+    stepper x;    /* stepper of one sequence; its row holds the logits of the next token */
+    bool judging; /* the current step is judged */
+    /* State of the interval: time and number of the timed (not judged) steps; number of newest tokens attended
+     * regardless of score, summed over `n_newest` layers of judged steps; counters of the strategy at its start. */
     int64_t ns, n_timed, n_newest;
     double newest;
     attn_stats before;
-    /* Full attention over the same tokens; NULL: nothing is compared. */
+    /* Session of full attention over the same tokens; NULL: no comparison. */
     session *full;
     float *full_logits;
-    double kl; /* of the interval: sums over the steps that were compared */
+    double kl; /* interval sums over the compared steps */
     int64_t top1, n_compared;
 } generation;
 
-/* ---- what is watched ---- */
+/* ---- observation ---- */
 
 static void judge_layer(generation *g, const attn_seen *seen)
 {
@@ -131,18 +130,8 @@ static void on_seen(void *ctx, const attn_seen *seen)
 
 /* ---- full attention over the same tokens ---- */
 
-/* Sum of p log(p / q): p, q the distributions of two rows of logits. */
-static double divergence(const float *p, const float *q, size_t vocab)
-{
-    double p0 = logits_nll(p, vocab, 0), q0 = logits_nll(q, vocab, 0), sum = 0;
-    for (size_t i = 0; i < vocab; i++) {
-        double log_p = (double)p[i] - (double)p[0] - p0, log_q = (double)q[i] - (double)q[0] - q0;
-        if (log_p > -700) sum += exp(log_p) * (log_p - log_q);
-    }
-    return sum;
-}
-
-/* Full attention gets what it has not seen as a prompt, but for the last token, which is a step there too. */
+/* Feeds full attention its missing tokens as a prompt, except the last token, which is a decode step as in the
+ * strategy. */
 static status feed_full(generation *g, err *e)
 {
     size_t from = (size_t)session_length(g->full), last = g->q.ids.n - 1;
@@ -158,7 +147,7 @@ static status compare(generation *g, err *e)
     status st = feed_full(g, e);
     attn_watch(g->f.work, on_seen, g);
     TRY(st);
-    g->kl += divergence(g->full_logits, g->x.logits, vocab);
+    g->kl += fidelity_divergence(g->full_logits, g->x.logits, vocab);
     g->top1 += logits_argmax(g->full_logits, vocab) == logits_argmax(g->x.logits, vocab);
     g->n_compared++;
     return ST_OK;
@@ -176,11 +165,11 @@ static void interval_begin(generation *g)
     g->before = attn_seq_stats(session_attn(g->q.s));
 }
 
-/* Returns what the judged steps gave. */
+/* Returns the results of the judged steps. */
 static json_t *judged_json(const generation *g)
 {
     const recall_run *run = &g->run;
-    double n = (double)g->n_compared; /* 0: the quotients are NAN, which is null */
+    double n = (double)g->n_compared; /* 0: the quotients are NAN, written as null */
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", results_real(recall_mean(run, SUM_SELECTED, -1)),
                      "recall", results_real(recall_mean(run, SUM_RECALL, -1)), "mass",
                      results_real(recall_mean(run, SUM_MASS, -1)), "newest",
@@ -208,7 +197,7 @@ static status interval_end(generation *g, int64_t generated, err *e)
     return measure_add(&g->r->m, g->row, interval_json(g, generated), e);
 }
 
-/* ---- the whole ---- */
+/* ---- the run ---- */
 
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
 {
@@ -217,7 +206,7 @@ static bool on_prompt(void *ctx, int64_t done, int64_t total)
     return !cli_interrupted();
 }
 
-/* Samples a token and feeds it; an end of text is a token like any other. */
+/* Samples a token and feeds it. End-of-text tokens do not stop the generation. */
 static status step(generation *g, bool judging, err *e)
 {
     sequence *q = &g->q;
@@ -256,12 +245,12 @@ static status generate(generation *g, err *e)
     return ST_OK;
 }
 
-/* A session of full attention, if it will be asked. */
+/* Opens a session of full attention, if comparisons take place. */
 static status open_full(generation *g, int64_t n_tokens, err *e)
 {
     const drift_run *r = g->r;
     attn_spec full;
-    const attn_options o = {.kv = kv_exact(g->f.type)};
+    const attn_options o = {.kv = kv_plain(g->f.type)};
     if (r->compare == 0 || r->compare > r->n) return ST_OK;
     TRY(attn_spec_parse(&full, "full", &o, e));
     TRY(session_create(&g->full, r->m.g.dec, &full, session_of(n_tokens), e));
@@ -301,7 +290,7 @@ static status run_row(void *own, size_t row, err *e)
         st = generate(&g, e);
         attn_watch(g.f.work, NULL, NULL);
     }
-    g.run.seq = NULL; /* the session's */
+    g.run.seq = NULL; /* it belongs to the session */
     recall_runs_clear(&g.run, 1);
     follow_close(&g.f);
     sequence_close(&g.q);
@@ -311,25 +300,26 @@ static status run_row(void *own, size_t row, err *e)
     return st;
 }
 
-/* The columns; values are divided by `unit`. */
+/* Columns of the table; values are divided by `unit`. */
 static const struct {
-    const char *title, *keys[2]; /* sums of two members, or one */
+    const char *title, *keys[2]; /* one member, or two to add */
     double unit;
     int decimals;
-} columns[] = {{"tokens/s", {"tokens_per_s"}, 1, 1},
-               {"KV MB", {"kv_bytes"}, 1e6, 3},
-               {"index MB", {"index_bytes"}, 1e6, 3},
-               {"read MB", {"kv_read", "index_read"}, 1e6, 3},
-               {"attended", {"attended"}, 1, 1},
-               {"recall", {"recall"}, 1, 4},
-               {"mass", {"mass"}, 1, 4},
-               {"newest", {"newest"}, 1, 1},
-               {"KL", {"kl"}, 1, 4},
-               {"top 1", {"top1"}, 1, 4}};
+    bool detail;
+} columns[] = {{"tokens/s", {"tokens_per_s"}, 1, 1, false},
+               {"KV MB", {"kv_bytes"}, 1e6, 3, false},
+               {"index MB", {"index_bytes"}, 1e6, 3, true},
+               {"read MB", {"kv_read", "index_read"}, 1e6, 3, false},
+               {"attended", {"attended"}, 1, 1, true},
+               {"recall", {"recall"}, 1, 4, false},
+               {"mass", {"mass"}, 1, 4, false},
+               {"newest", {"newest"}, 1, 1, true},
+               {"KL", {"kl"}, 1, 4, false},
+               {"top 1", {"top1"}, 1, 4, false}};
 
 enum { COLUMNS = sizeof columns / sizeof *columns };
 
-/* NAN: not known, or nothing is measured. */
+/* Returns the value of a column; NAN: unknown or not measured. */
 static double value_of(const json_t *line, int column)
 {
     double sum = 0;
@@ -337,7 +327,7 @@ static double value_of(const json_t *line, int column)
     return sum / columns[column].unit;
 }
 
-/* The last interval in which it is known over the first one. */
+/* Returns the value in the last interval in which it is known, divided by that in the first. */
 static double ratio_of(const drift_run *r, size_t row, int column)
 {
     double start = (double)NAN, end = (double)NAN;
@@ -349,27 +339,30 @@ static double ratio_of(const drift_run *r, size_t row, int column)
     return start > 0 ? end / start : (double)NAN;
 }
 
-static status print_row(const void *own, size_t row, err *e)
+static status print_row(void *own, size_t row, err *e)
 {
     const drift_run *r = own;
     const attn_spec *spec = &r->m.rows.run[row].spec;
+    table t = {0};
     char budget[24];
     lineup_budget_text(budget, sizeof budget, spec);
-    TRY(out_printf(e, "%s, budget %s\n%11s", spec->text, budget, "new tokens"));
-    for (int c = 0; c < COLUMNS; c++) TRY(out_printf(e, " %9s", columns[c].title));
+    TRY(out_printf(e, "%s, budget %s\n", spec->text, budget));
+    table_column(&t, TABLE_KEY, 0, "new tokens");
+    for (int c = 0; c < COLUMNS; c++) table_column(&t, columns[c].detail ? TABLE_DETAIL : 0, 0, columns[c].title);
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = result_of(r, row, k);
-        TRY(out_printf(e, "\n%11lld", (long long)k));
-        for (int c = 0; c < COLUMNS; c++) TRY(measure_print_number(value_of(line, c), 9, columns[c].decimals, e));
+        table_cell(&t, "%lld", (long long)k);
+        for (int c = 0; c < COLUMNS; c++) table_number(&t, value_of(line, c), columns[c].decimals);
     }
-    TRY(out_printf(e, "\n%11s", "end / start"));
-    for (int c = 0; c < COLUMNS; c++) TRY(measure_print_number(ratio_of(r, row, c), 9, 3, e));
-    return out_printf(e, "\n\n");
+    table_cell(&t, "end / start");
+    for (int c = 0; c < COLUMNS; c++) table_number(&t, ratio_of(r, row, c), 3);
+    TRY(table_print(&t, e));
+    return out_printf(e, "\n");
 }
 
 /* ---- JSON ---- */
 
-/* A row with all its intervals, or why there are none. */
+/* Returns a row with its intervals, or the reason why there are none. */
 static json_t *row_json(const drift_run *r, size_t row)
 {
     json_t *intervals = json_array(), *ratios = json_object();
@@ -414,16 +407,15 @@ static json_t *output_config(const void *own)
     return json_pack("{s:s}", "text_sha256", ((const drift_run *)own)->text.sha256);
 }
 
-static status print_head(const void *own, err *e)
+static status print_head(void *own, err *e)
 {
     const drift_run *r = own;
-    TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
-                   (long long)r->n, r->n_prompt, (unsigned long long)r->m.o->seed.value, r->o->judged,
-                   (long long)r->every));
+    paragraph("drift: %lld new tokens after a prompt of %zu, seed %llu, the last %d of each %lld judged",
+              (long long)r->n, r->n_prompt, (unsigned long long)r->m.o->seed.value, r->o->judged, (long long)r->every);
     return lineup_print_terms(&r->m.rows, e);
 }
 
-/* True if an interval has no result: the row is then generated again from its start. */
+/* True if an interval has no result. The row is then generated again from its start. */
 static bool lacks(const void *own, size_t row)
 {
     const drift_run *r = own;
@@ -434,7 +426,7 @@ static bool lacks(const void *own, size_t row)
 
 static const measure_kind drift_kind = {.attn = "all",
                                         .identity = identity,
-                                        .resume = "behind the last strategy that is complete",
+                                        .resume = "after the last complete strategy",
                                         .parse = parse,
                                         .ready = ready,
                                         .config = config,
@@ -461,14 +453,14 @@ static const cli_option rows[] = {
     {.letter = 'f',
      .arg = "FILE",
      AT(drift_options, file),
-     .help = "the prompt's text (default: the book of eval pg19)"},
-    OPTION("prompt", "N", TEXT, AT(drift_options, prompt), "its first N tokens (default 2048)"),
-    OPTION("every", "N", TEXT, AT(drift_options, every), "new tokens of an interval (default 1024)"),
+     .help = "text file of the prompt (default: the book of eval pg19)"},
+    OPTION("prompt", "N", TEXT, AT(drift_options, prompt),
+           "length of the prompt: the first N tokens of the text (default 2048)"),
+    OPTION("every", "N", TEXT, AT(drift_options, every), "new tokens per interval (default 1024)"),
     OPTION("compare", "N", TEXT, AT(drift_options, compare),
-           "compare with full attention over the same tokens every N new ones (default: every fourth interval; 0: "
-           "never)"),
+           "compare with full attention every N new tokens (default: every fourth interval; 0: never)"),
     OPTION("judged", "N", WHOLE(1, 1 << 20, 8), AT(drift_options, judged),
-           "steps at its end that are judged by exact attention (default 8)"),
+           "steps at the end of each interval compared with exact attention (default 8)"),
     OPTION("temp", "T", NUMBER(0.8), AT(drift_options, temp), "temperature, 0 = greedy (default 0.8)"),
     OPTION("top-p", "P", NUMBER(0.95), AT(drift_options, top_p),
            "keep the most likely tokens up to mass P (default 0.95)"),
@@ -477,7 +469,7 @@ static const cli_option rows[] = {
 const command drift_command = {.name = "eval drift",
                                .measure = "logits",
                                .args = "",
-                               .summary = "speed, memory and selection along a long generation: strategies compared",
+                               .summary = "speed, memory and selection along a long generation",
                                .groups = OPTIONS_MODEL | OPTIONS_RESULTS,
                                .own = rows,
                                .size = sizeof(drift_options),

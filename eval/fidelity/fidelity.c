@@ -3,11 +3,14 @@
 
 #include "eval/fidelity/fidelity.h"
 
+#include <math.h>
+
 #include "cli/command.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
+#include "model/sampler.h"
 
 /* ---- the text ---- */
 
@@ -53,7 +56,19 @@ status fidelity_piece(token_list *out, const fidelity_text *t, const tokenizer *
     return ST_OK;
 }
 
-/* ---- the command without a measure ---- */
+/* ---- distributions ---- */
+
+double fidelity_divergence(const float *p, const float *q, size_t vocab)
+{
+    double p0 = logits_nll(p, vocab, 0), q0 = logits_nll(q, vocab, 0), sum = 0;
+    for (size_t i = 0; i < vocab; i++) {
+        double log_p = (double)p[i] - (double)p[0] - p0, log_q = (double)q[i] - (double)q[0] - q0;
+        if (log_p > -700) sum += exp(log_p) * (log_p - log_q);
+    }
+    return sum;
+}
+
+/* ---- the command without a valid --measure ---- */
 
 typedef struct {
     tool_options t;
@@ -63,18 +78,20 @@ typedef struct {
 static status cmd_fidelity(void *options, err *e)
 {
     const char *name = ((const fidelity_options *)options)->measure;
-    return err_set(e, ST_USAGE, "--measure%s%.40s: selection, tokens, text or logits is needed, as the first option",
+    return err_set(e, ST_USAGE,
+                   "--measure%s%.40s: must be the first option, with selection, tokens, text, logits or "
+                   "divergence",
                    name ? " " : "", name ? name : "");
 }
 
 static const cli_option rows[] = {
-    OPTION("measure", "selection|tokens|text|logits", TEXT, AT(fidelity_options, measure),
-           "the first option: run eval recall, accept, agree or drift, whose options follow"),
+    OPTION("measure", "selection|tokens|text|logits|divergence", TEXT, AT(fidelity_options, measure),
+           "must be first: run eval recall, accept, agree, drift or divergence with the options that follow"),
     {0}};
 
 const command fidelity_command = {.name = "eval fidelity",
                                   .args = "",
-                                  .summary = "how closely strategies follow full attention, by one of four measures",
+                                  .summary = "how closely strategies follow full attention, by one of five measures",
                                   .own = rows,
                                   .size = sizeof(fidelity_options),
                                   .run = cmd_fidelity};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval recall`: what strategies select, against exact attention over the same queries and keys. On text the
- * strategies follow one run of full attention: they get its q, k and v, so all see the same ones. On
- * tensors of a file every query sees all keys. */
+/* `eval recall`: compares the selection of strategies with exact attention over the same queries and keys. On text, all
+ * strategies receive q, k and v of one run of full attention. On tensors of a file, every query sees all keys. */
 #include "config.h"
 
 #include <math.h>
@@ -28,26 +27,26 @@ typedef struct {
     const recall_options *o;
     recall_run *runs; /* rows that can run */
     size_t n_runs;
-    int width;      /* of their names */
-    int64_t n_keys; /* of the last pass */
+    int64_t n_keys; /* keys of the last pass */
     out_file dump;  /* f NULL: none */
-    json_t *list;   /* of results */
+    json_t *list;   /* results */
 } recall;
 
 /* ---- the tables ---- */
 
-/* Means of a run, members of --json. The table has those with a title: all of them, or those that some run has. */
+/* Means of a run, which are members of --json. Those with a title are also columns: always, or (optional) if some run
+ * has them. */
 static const struct {
     recall_sum sum;
     const char *key, *title;
     bool optional;
-} means[] = {{SUM_RECALL, "recall", "   recall", false},
-             {SUM_MASS, "mass", "     mass", false},
-             {SUM_ERROR, "out_err", "  out err", false},
-             {SUM_ERROR_L1, "out_err_l1", "   L1 err", false},
-             {SUM_WITH_TAIL, "tail_out_err", " tail err", true},
-             {SUM_EVICTED, "evicted_err", "  evicted", true},
-             {SUM_EVICTED_L1, "evicted_err_l1", "       L1", true},
+} means[] = {{SUM_RECALL, "recall", "recall", false},
+             {SUM_MASS, "mass", "mass", false},
+             {SUM_ERROR, "out_err", "out err", false},
+             {SUM_ERROR_L1, "out_err_l1", "L1 err", false},
+             {SUM_WITH_TAIL, "tail_out_err", "tail err", true},
+             {SUM_EVICTED, "evicted_err", "evicted", true},
+             {SUM_EVICTED_L1, "evicted_err_l1", "L1", true},
              {SUM_SELECTED, "selected", NULL, false},
              /* with --distributions: */
              {SUM_DISTANCE, "attn_l1", NULL, false},
@@ -68,46 +67,48 @@ static bool is_shown(const recall *r, size_t mean)
 
 static status print_means(const recall *r, int64_t ctx, err *e)
 {
-    TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx));
+    table t = {0};
+    paragraph("recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx);
     TRY(lineup_print_terms(&r->m.rows, e));
-    TRY(out_printf(e, "%-*s %8s %-10s %9s %8s", r->width, "strategy", "budget", "counts", "selected", "queries"));
+    lineup_columns(&r->m.rows, &t);
+    table_column(&t, TABLE_LEFT | TABLE_DETAIL, 0, "counts");
+    table_column(&t, 0, 0, "selected");
+    table_column(&t, TABLE_DETAIL2, 0, "queries");
     for (size_t k = 0; k < MEANS; k++)
-        if (is_shown(r, k)) TRY(out_printf(e, "%s", means[k].title));
-    TRY(out_printf(e, "\n"));
+        if (is_shown(r, k)) table_column(&t, 0, 0, means[k].title);
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
-        char counts[16];
-        attn_budget_counts(&run->spec, counts);
-        TRY(lineup_print_row(&run->spec, r->width, 8, e));
-        TRY(out_printf(e, " %-10s", counts));
-        TRY(measure_print_number(recall_mean(run, SUM_SELECTED, -1), 9, 1, e));
-        TRY(out_printf(e, " %8lld", (long long)run->n_queries));
+        lineup_cells(&run->spec, &t);
+        lineup_counts(&run->spec, &t);
+        table_number(&t, recall_mean(run, SUM_SELECTED, -1), 1);
+        table_cell(&t, "%lld", (long long)run->n_queries);
         for (size_t k = 0; k < MEANS; k++)
-            if (is_shown(r, k)) TRY(measure_print_number(recall_mean(run, means[k].sum, -1), 8, 4, e));
-        TRY(out_printf(e, "\n"));
+            if (is_shown(r, k)) table_number(&t, recall_mean(run, means[k].sum, -1), 4);
     }
-    return ST_OK;
+    return table_print(&t, e);
 }
 
-/* Prints the spread of the lengths of selections, if they differ. */
+/* Prints the spread of the selection lengths, if they differ. */
 static status print_lengths(const recall *r, err *e)
 {
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         int64_t few = recall_selected_at(run, -1, 0.1), many = recall_selected_at(run, -1, 0.9);
-        if (few < many)
-            TRY(out_printf(e, "%s: 10 %% of the selections have at most %lld tokens, 90 %% at most %lld\n",
-                           run->spec.text, (long long)few, (long long)many));
+        if (few >= many) continue;
+        paragraph("%s: 10 %% of the selections have at most %lld tokens, 90 %% at most %lld", run->spec.text,
+                  (long long)few, (long long)many);
+        TRY(paragraph_end(2, e));
     }
     return ST_OK;
 }
 
-/* Heads and queries, those with a certificate, and the means and maxima of its bound and of the missed mass. */
+/* Number of heads and queries, those with a certificate, and the means and maxima of its bound and of the missed
+ * mass. */
 typedef struct {
     double all, certified, bound, missed, bound_most, missed_most;
 } certificates;
 
-/* Returns those of a layer, or (-1) of all that are not dense. */
+/* Returns the certificates of a layer, or (-1) of all layers that are not dense. */
 static certificates certificates_of(const recall_run *run, int layer)
 {
     certificates c = {0};
@@ -131,61 +132,94 @@ static status print_certificates(const recall *r, err *e)
         const recall_run *run = &r->runs[i];
         if (attn_certify_eps(&run->spec) <= 0) continue;
         certificates c = certificates_of(run, -1);
-        TRY(out_printf(
-            e,
-            "%s: %.1f %% certified; their bound is %.4f in the mean, %.4f at most, and they miss %.4f in the "
-            "mean, %.4f at most\n",
-            run->spec.text, c.all > 0 ? 100 * c.certified / c.all : 0, c.bound, c.bound_most, c.missed, c.missed_most));
+        paragraph("%s: %.1f %% certified; bound: mean %.4f, maximum %.4f; missed: mean %.4f, maximum %.4f",
+                  run->spec.text, c.all > 0 ? 100 * c.certified / c.all : 0, c.bound, c.bound_most, c.missed,
+                  c.missed_most);
+        TRY(paragraph_end(2, e));
     }
     return ST_OK;
 }
 
-/* Prints distances of attention from the exact one, and what the exact tokens hold of it. */
+/* Prints the heading of a table and starts it with the columns of the strategies and n others. */
+static status begin_table(table *t, const recall *r, const char *heading, const char *const *titles, size_t n, err *e)
+{
+    *t = (table){0};
+    TRY(out_printf(e, "\n"));
+    paragraph("%s", heading);
+    TRY(paragraph_end(0, e));
+    lineup_columns(&r->m.rows, t);
+    for (size_t i = 0; i < n; i++) table_column(t, 0, 0, titles[i]);
+    return ST_OK;
+}
+
+/* Prints distances from exact attention, and the mass of unquantized tokens. */
 static status print_distributions(const recall *r, err *e)
 {
-    TRY(out_printf(
-        e, "\nattention distributions: L1 distance from the exact one of a head (0 to 2) and summed over layers and "
-           "heads,\nthe same if what is in codes were not there; exact tokens but 0 and 1, and their mass\n"));
-    TRY(out_printf(e, "%-*s %8s %8s %8s %8s %8s %8s %8s %10s\n", r->width, "strategy", "budget", "L1", "sum", "evicted",
-                   "sum", "exact", "mass", "a token"));
+    static const char *const titles[] = {"L1", "sum", "evicted", "sum", "exact", "mass", "a token"};
+    static const char heading[] =
+        "attention distributions: L1 distance from exact attention per head (0 to 2) and summed over layers and heads, "
+        "the same without the quantized tokens; unquantized tokens except 0 and 1, and their mass";
+    table t;
+    TRY(begin_table(&t, r, heading, titles, sizeof titles / sizeof *titles, e));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         int layers = 0;
         for (int l = 0; l < run->shape.n_layers; l++) layers += !run->dense[l];
         if (layers == 0) continue;
-        TRY(lineup_print_row(&run->spec, r->width, 8, e));
+        lineup_cells(&run->spec, &t);
         for (int k = 0; k < 2; k++) {
             double distance = recall_mean(run, k ? SUM_DISTANCE_EVICTED : SUM_DISTANCE, -1);
-            TRY(measure_print_number(distance, 8, 4, e));
-            TRY(measure_print_number(distance * (layers * run->shape.n_heads), 8, 2, e));
+            table_number(&t, distance, 4);
+            table_number(&t, distance * (layers * run->shape.n_heads), 2);
         }
-        TRY(out_printf(e, " %8.1f %8.4f %10.6f\n", recall_mean(run, SUM_COVERING, -1),
-                       recall_mean(run, SUM_COVERED, -1), recall_mean(run, SUM_COVERAGE, -1)));
+        table_number(&t, recall_mean(run, SUM_COVERING, -1), 1);
+        table_number(&t, recall_mean(run, SUM_COVERED, -1), 4);
+        table_number(&t, recall_mean(run, SUM_COVERAGE, -1), 6);
     }
-    return ST_OK;
+    return table_print(&t, e);
 }
 
-/* Prints the missed mass that samples measured, with its interval, and the exact one. */
+/* Prints the missed mass estimated from samples, with its interval, and the exact value. */
 static status print_missed(const recall *r, err *e)
 {
-    bool first = true;
+    static const char *const titles[] = {"missed", "from", "to", "exact", "hold it"};
+    static const char heading[] =
+        "missed mass, estimated from samples: mean, its 95 % interval, exact value, and the fraction of the 95 % "
+        "intervals of one head and query that contain the exact value";
+    table t;
+    recall_missed m;
+    bool any = false;
+    for (size_t i = 0; i < r->n_runs; i++) any |= recall_missed_mass(&r->runs[i], -1, &m);
+    if (!any) return ST_OK;
+    TRY(begin_table(&t, r, heading, titles, sizeof titles / sizeof *titles, e));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
-        recall_missed m;
         if (!recall_missed_mass(run, -1, &m)) continue;
-        if (first)
-            TRY(out_printf(
-                e,
-                "\nmissed mass, as samples measured it: mean, its 95 %% interval, what exact scores say, and "
-                "the share of the\n95 %% intervals of one head and query that hold that\n"
-                "%-*s %8s %8s %8s %8s %8s %8s\n",
-                r->width, "strategy", "budget", "missed", "from", "to", "exact", "hold it"));
-        first = false;
-        TRY(lineup_print_row(&run->spec, r->width, 8, e));
-        TRY(out_printf(e, " %8.4f %8.4f %8.4f %8.4f %8.3f\n", m.mean, m.lo, m.hi, 1 - recall_mean(run, SUM_MASS, -1),
-                       m.covers));
+        lineup_cells(&run->spec, &t);
+        const double x[] = {m.mean, m.lo, m.hi, 1 - recall_mean(run, SUM_MASS, -1)};
+        for (size_t k = 0; k < sizeof x / sizeof *x; k++) table_number(&t, x[k], 4);
+        table_number(&t, m.covers, 3);
     }
-    return ST_OK;
+    return table_print(&t, e);
+}
+
+static status print_layers(const recall *r, err *e)
+{
+    table t = {0};
+    char name[24];
+    int n = r->n_runs ? r->runs[0].shape.n_layers : 0;
+    TRY(out_printf(e, "\nrecall by layer\n"));
+    lineup_columns(&r->m.rows, &t);
+    for (int l = 0; l < n; l++) {
+        snprintf(name, sizeof name, "%d", l);
+        table_column(&t, 0, 0, name);
+    }
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        lineup_cells(&run->spec, &t);
+        for (int l = 0; l < n; l++) table_number(&t, run->dense[l] ? (double)NAN : recall_mean(run, SUM_RECALL, l), 4);
+    }
+    return table_print(&t, e);
 }
 
 static status print_runs(const recall *r, int64_t ctx, err *e)
@@ -195,14 +229,7 @@ static status print_runs(const recall *r, int64_t ctx, err *e)
     TRY(print_missed(r, e));
     TRY(print_certificates(r, e));
     TRY(lineup_print_why(&r->m.rows, e));
-    TRY(out_printf(e, "\nrecall by layer\n"));
-    for (size_t i = 0; i < r->n_runs; i++) {
-        const recall_run *run = &r->runs[i];
-        TRY(lineup_print_row(&run->spec, r->width, 8, e));
-        for (int l = 0; l < run->shape.n_layers; l++)
-            TRY(measure_print_number(run->dense[l] ? (double)NAN : recall_mean(run, SUM_RECALL, l), 7, 4, e));
-        TRY(out_printf(e, "\n"));
-    }
+    TRY(print_layers(r, e));
     if (r->o->distributions) TRY(print_distributions(r, e));
     return out_printf(e, "\n");
 }
@@ -233,7 +260,7 @@ static json_t *missed_json(const recall_run *run, int layer)
                      1 - recall_mean(run, SUM_MASS, layer), "ci95_holds", m.covers);
 }
 
-/* Returns the object of a strategy, budget, length and layer; NULL: out of memory. */
+/* Returns the object of one strategy, budget, length and layer; NULL: out of memory. */
 static json_t *layer_json(const recall *r, const recall_run *run, int layer, int64_t ctx)
 {
     json_t *o = results_merge(lineup_row_json(&run->spec),
@@ -263,17 +290,17 @@ static status parse(void *own, err *e)
     const recall_options *o = r->o;
     if (o->dump) TRY(out_file_open(&r->dump, "--dump", o->dump, e));
     if (o->tensors && o->run.attn.ctx)
-        return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+        return err_set(e, ST_USAGE, "--ctx: not supported with --tensors; the context is the file's keys");
     if (o->tensors && o->window)
-        return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
+        return err_set(e, ST_USAGE, "--window: not supported with --tensors; its queries follow all keys");
     if (o->tensors && o->distributions)
-        return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
+        return err_set(e, ST_USAGE, "--distributions: not supported with --tensors; use a text");
     r->m.g.name = o->tensors;
     r->m.no_model = o->tensors != NULL;
     if (o->tensors) return ST_OK;
-    if (o->prompt_keys) return err_set(e, ST_USAGE, "--prompt-keys: only with --tensors");
+    if (o->prompt_keys) return err_set(e, ST_USAGE, "--prompt-keys: requires --tensors");
     if (!o->prompt.text && !o->prompt.file)
-        return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
+        return err_set(e, ST_USAGE, "eval recall: requires -f FILE, -p TEXT or --tensors FILE");
     return cli_parse_sizes(&r->text.ctx, &r->text.n_ctx, o->run.attn.ctx, "1024", "--ctx", e);
 }
 
@@ -300,13 +327,8 @@ static status ready(void *own, err *e)
     const lineup *l = &r->m.rows;
     if (!r->o->tensors) TRY(read_text(r, e));
     TRY(MEM_NEW(&r->runs, l->n, e));
-    r->width = 8;
-    for (size_t i = 0; i < l->n; i++) {
-        int width = (int)strlen(l->run[i].spec.text);
-        if (l->why[i].code != ST_OK) continue;
-        r->runs[r->n_runs++].spec = l->run[i].spec;
-        if (width > r->width) r->width = width;
-    }
+    for (size_t i = 0; i < l->n; i++)
+        if (l->why[i].code == ST_OK) r->runs[r->n_runs++].spec = l->run[i].spec;
     return ST_OK;
 }
 
@@ -324,12 +346,12 @@ static status measure_text(recall *r, int64_t ctx, err *e)
     if (ctx > (int64_t)text->ids.n)
         return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)ctx, text->ids.n);
     if (job.n_queries >= ctx)
-        return err_set(e, ST_USAGE, "--queries %lld: at least one of the %lld tokens must come before",
-                       (long long)job.n_queries, (long long)ctx);
+        return err_set(e, ST_USAGE, "--queries %lld: must be less than --ctx %lld", (long long)job.n_queries,
+                       (long long)ctx);
     return recall_on_text(&job, r->runs, r->n_runs, e);
 }
 
-/* Measures one length, or the tensors, prints it and adds it to the results. */
+/* Measures one length, or the tensors. */
 static status run_pass(void *own, size_t pass, err *e)
 {
     recall *r = own;
@@ -340,7 +362,7 @@ static status run_pass(void *own, size_t pass, err *e)
     return ST_OK;
 }
 
-static status print_pass(const void *own, size_t pass, err *e)
+static status print_pass(void *own, size_t pass, err *e)
 {
     const recall *r = own;
     (void)pass;
@@ -414,25 +436,25 @@ static status cmd_recall(void *options, err *e)
 
 static const cli_option rows[] = {
     {.letter = 'p', .arg = "TEXT", AT(recall_options, prompt.text), .help = "the text"},
-    {.letter = 'f', .arg = "FILE", AT(recall_options, prompt.file), .help = "the text from a file"},
+    {.letter = 'f', .arg = "FILE", AT(recall_options, prompt.file), .help = "text file"},
     OPTION("queries", "N", WHOLE(1, 1 << 30, 64), AT(recall_options, queries),
-           "positions at the end of the text that are judged (default 64)"),
+           "number of judged positions at the end of the text (default 64)"),
     OPTION("window", NULL, FLAG, AT(recall_options, window),
-           "judge them as one prompt window (for strategies that choose there, such as actqkv and infllm)"),
+           "judge them as one prompt window (for strategies that select per window: actqkv, infllm)"),
     OPTION("distributions", NULL, FLAG, AT(recall_options, distributions),
-           "also distances of attention distributions, and what the exact tokens hold (LogQuant's Figures 4 and 5)"),
+           "also compare attention distributions (LogQuant's Figures 4 and 5)"),
     OPTION("tensors", "FILE", TEXT, AT(recall_options, tensors),
            "q [heads, m, d], k [kv_heads, n, d] and optionally v of a safetensors file instead of a text"),
     OPTION("prompt-keys", "N", WHOLE(1, 1 << 30, 0), AT(recall_options, prompt_keys),
-           "with --tensors: keys of a prompt; the others come one by one, as of a reply (default: all but the last)"),
+           "with --tensors: keys of the prompt; the others are fed one by one (default: all but the last)"),
     OPTION("dump", "FILE", TEXT, AT(recall_options, dump), "write the selected positions as JSON lines"),
     {0}};
 
 const command recall_command = {.name = "eval recall",
                                 .measure = "selection",
                                 .args = "",
-                                .summary = "what strategies select, against exact attention",
-                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
+                                .summary = "compare the selection of strategies with exact attention",
+                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_TABLE,
                                 .own = rows,
                                 .size = sizeof(recall_options),
                                 .alone = true,

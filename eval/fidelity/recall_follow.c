@@ -34,15 +34,15 @@ dtype recall_exact_type(const recall_run *runs, size_t n)
 bool recall_knows(const recall_run *run, recall_sum sum)
 {
     const attn_spec *s = &run->spec;
-    bool exact = s->kv.kind == KV_EXACT;
+    bool plain = s->kv.kind == KV_PLAIN;
     switch (sum) {
     case SUM_ERROR:
     case SUM_ERROR_L1: return run->shape.has_v;
     case SUM_EVICTED:
-    case SUM_EVICTED_L1: return run->shape.has_v && !exact;
+    case SUM_EVICTED_L1: return run->shape.has_v && !plain;
     case SUM_WITH_TAIL: return run->has_tail;
-    case SUM_DISTANCE: return exact || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
-    case SUM_DISTANCE_EVICTED: return !exact;
+    case SUM_DISTANCE: return plain || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
+    case SUM_DISTANCE_EVICTED: return !plain;
     default: return true;
     }
 }
@@ -111,15 +111,15 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
     return f->watched ? ST_OK : attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
 }
 
-/* ---- what was selected, as JSON lines ---- */
+/* ---- selections as JSON lines ---- */
 
-/* Returns the query heads that share a list. */
+/* Returns the number of query heads that share a list. */
 static int sharing(const follow *f, gqa_mode gqa)
 {
     return f->shape->n_heads / (int)gqa_lists(gqa, (size_t)f->shape->n_heads, (size_t)f->shape->n_kv_heads);
 }
 
-/* Writes a line for each list: of a query head, of a KV head, or of the layer (-1). */
+/* Writes one line per list: of a query head, of a KV head, or of the layer (-1). */
 static void dump_list(follow *f, const recall_run *r, int layer, int head, const exact_choice *c)
 {
     bool per_q = c->gqa == GQA_PER_Q;
@@ -144,15 +144,15 @@ static size_t follow_key_bytes(const follow *f)
     return (size_t)f->shape->n_kv_heads * (size_t)f->cap * (size_t)f->shape->head_dim * sizeof(float);
 }
 
-/* Finds which tokens have exact rows in a step whose token is at `current`. */
-static void find_exact(follow *f, size_t i, int64_t current)
+/* Marks the tokens with unquantized rows in a step whose token is at `current`. */
+static void find_float(follow *f, size_t i, int64_t current)
 {
-    bool *exact = f->exact + i * (size_t)f->cap;
-    if (f->st == ST_OK) f->st = kv_exact_tokens(&f->runs[i].spec.kv, f->prompt, current, exact, &f->e);
-    exact[current] = true;
+    bool *is_float = f->is_float + i * (size_t)f->cap;
+    if (f->st == ST_OK) f->st = kv_float_tokens(&f->runs[i].spec.kv, f->prompt, current, is_float, &f->e);
+    is_float[current] = true;
 }
 
-/* Returns what a head reads, ascending, in f->pos. A prompt window's list is cut to what the query sees. */
+/* Returns the tokens read by a head, ascending, in f->pos. In a prompt window, the list is cut at the query. */
 static exact_choice find_selection(follow *f, size_t i, int layer, int head)
 {
     const recall_run *r = &f->runs[i];
@@ -168,11 +168,11 @@ static exact_choice find_selection(follow *f, size_t i, int layer, int head)
         if (c.n == 0 || f->pos[c.n - 1] != f->selected[k]) f->pos[c.n++] = f->selected[k];
     if (!chooses) return c;
     c.head_end = head_end;
-    c.tail = tail > current ? current + 1 : tail; /* whole pages may end behind it */
+    c.tail = tail > current ? current + 1 : tail; /* whole pages may end after it */
     return c;
 }
 
-/* The outputs of all heads: as they are, and of the attended tokens alone. */
+/* Outputs of all heads: complete, and of the attended tokens only. */
 typedef struct {
     float *all, *tokens;
 } follow_out;
@@ -198,55 +198,55 @@ static void add_errors(follow *f, size_t i, int layer, int head, const exact_cho
     r->sum[SUM_ERROR][at] += d.l2;
     r->sum[SUM_ERROR_L1][at] += d.l1;
     r->sum[SUM_WITH_TAIL][at] += exact_error(&f->query, head, out.all + from).l2;
-    if (r->spec.kv.kind == KV_EXACT) return;
-    d = exact_without(&f->query, head, c, f->exact + i * (size_t)f->cap);
+    if (r->spec.kv.kind == KV_PLAIN) return;
+    d = exact_without(&f->query, head, c, f->is_float + i * (size_t)f->cap);
     r->sum[SUM_EVICTED][at] += d.l2;
     r->sum[SUM_EVICTED_L1][at] += d.l1;
 }
 
-/* What a step's sample measured of the mass that the heads missed, which hold `held` [n_heads]. */
-static void add_missed(follow *f, size_t i, int layer, const double *held)
+/* Adds the estimate of the missed mass from a step's sample; mass [n_heads]: attention mass of the selection. */
+static void add_missed(follow *f, size_t i, int layer, const double *mass)
 {
     recall_run *r = &f->runs[i];
-    int heads = f->shape->n_heads, share = sharing(f, attn_gqa(&r->spec));
-    float *said = f->missed;
-    int64_t n = f->in_window ? 0 : attn_last_missed(f->work, said);
+    int heads = f->shape->n_heads, group = sharing(f, attn_gqa(&r->spec));
+    float *estimate = f->missed;
+    int64_t n = f->in_window ? 0 : attn_last_missed(f->work, estimate);
     double off = 0;
     for (int h = 0; h < heads && n > 0; h++) {
         size_t at = (size_t)(layer * heads + h);
-        double tau = (double)said[2 * h], sigma = (double)said[2 * h + 1], missed = fmax(1 - held[h], 0);
-        off = (h % share ? off : 0) + tau * (1 - tau) * sigma;
-        if (h % share == share - 1) r->sum[SUM_MISSED_VAR][at] += off * off;
+        double tau = (double)estimate[2 * h], sigma = (double)estimate[2 * h + 1], missed = fmax(1 - mass[h], 0);
+        off = (h % group ? off : 0) + tau * (1 - tau) * sigma;
+        if (h % group == group - 1) r->sum[SUM_MISSED_VAR][at] += off * off;
         r->sum[SUM_MISSED][at] += tau;
         r->sum[SUM_COVERS][at] += exact_covers(tau, sigma, n, missed);
         r->sum[SUM_MEASURED][at]++;
     }
 }
 
-/* The keys of run i in a layer as its store holds them, to f->held; NULL where they are exact, or not at hand. */
-static const float *keys_held(follow *f, size_t i, int layer)
+/* Returns the dequantized keys of run i in a layer, in f->host_keys; NULL: they are exact or unavailable. */
+static const float *dequantized_keys(follow *f, size_t i, int layer)
 {
     const attn_spec *s = &f->runs[i].spec;
-    if (s->kv.kind == KV_EXACT || !recall_knows(&f->runs[i], SUM_DISTANCE)) return NULL;
+    if (s->kv.kind == KV_PLAIN || !recall_knows(&f->runs[i], SUM_DISTANCE)) return NULL;
     attn_seq_keys(f->runs[i].seq, layer, f->keys, f->cap, f->rows[layer].n);
-    f->be->ops->download(f->be, f->held, f->keys, follow_key_bytes(f));
-    return f->held;
+    f->be->ops->download(f->be, f->host_keys, f->keys, follow_key_bytes(f));
+    return f->host_keys;
 }
 
-static void add_distribution(follow *f, size_t i, size_t at, int head, const exact_choice *c, const float *held)
+static void add_distribution(follow *f, size_t i, size_t at, int head, const exact_choice *c, const float *keys)
 {
     recall_run *r = &f->runs[i];
-    const bool *exact = r->spec.kv.kind != KV_EXACT ? f->exact + i * (size_t)f->cap : NULL;
+    const bool *kept = r->spec.kv.kind != KV_PLAIN ? f->is_float + i * (size_t)f->cap : NULL;
     int64_t n;
-    double mass = exact_covered(&f->query, head, c, exact, &n);
-    if (recall_knows(r, SUM_DISTANCE)) r->sum[SUM_DISTANCE][at] += exact_distance(&f->query, head, c, NULL, held);
-    r->sum[SUM_DISTANCE_EVICTED][at] += exact_distance(&f->query, head, c, exact, NULL);
+    double mass = exact_covered(&f->query, head, c, kept, &n);
+    if (recall_knows(r, SUM_DISTANCE)) r->sum[SUM_DISTANCE][at] += exact_distance(&f->query, head, c, NULL, keys);
+    r->sum[SUM_DISTANCE_EVICTED][at] += exact_distance(&f->query, head, c, kept, NULL);
     r->sum[SUM_COVERING][at] += (double)n;
     r->sum[SUM_COVERED][at] += mass;
     r->sum[SUM_COVERAGE][at] += n ? mass / (double)n : 0;
 }
 
-/* What the certificates of a layer say, bound [n_heads], beside what was missed. */
+/* Adds the certificate of a head and its missed mass, if the bound is within the strategy's limit. */
 static void add_certificate(recall_run *r, size_t at, double bound, double mass)
 {
     double missed = fmax(0, 1 - mass);
@@ -262,8 +262,8 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
     follow_out out = outputs(f, i, row);
-    if (layer == 0 && !f->in_window) find_exact(f, i, f->rows[layer].n - 1);
-    const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
+    if (layer == 0 && !f->in_window) find_float(f, i, f->rows[layer].n - 1);
+    const float *keys = f->distributions ? dequantized_keys(f, i, layer) : NULL;
     bool sure = attn_certify_eps(&r->spec) > 0 && !f->in_window && !r->dense[layer] &&
                 attn_seq_bounds(r->seq, layer, f->bounds);
     for (int h = 0; h < f->shape->n_heads; h++) {
@@ -275,7 +275,7 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
         r->sum[SUM_SELECTED][at] += (double)c.n;
         r->lengths[layer * (r->most_selected + 1) + c.n]++;
         if (f->has_v) add_errors(f, i, layer, h, &c, out);
-        if (f->distributions) add_distribution(f, i, at, h, &c, held);
+        if (f->distributions) add_distribution(f, i, at, h, &c, keys);
         dump_list(f, r, layer, h, &c);
     }
     add_missed(f, i, layer, f->mass);
@@ -288,7 +288,7 @@ static float as_stored(float x, dtype t)
     return t == DT_F32 ? x : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
 }
 
-/* Downloads n rows [n][n_kv_heads][head_dim] to the positions of `to` from r->n on. */
+/* Downloads n rows [n][n_kv_heads][head_dim] to the positions from r->n on of `to`. */
 static void keep_rows(follow *f, float *to, const exact_rows *r, buf from, size_t n)
 {
     size_t d = (size_t)f->shape->head_dim, heads = (size_t)f->shape->n_kv_heads;
@@ -332,10 +332,10 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
         TRY(MEM_NEW(&f->rows[l].k, n, e));
         if (has_v) TRY(MEM_NEW(&f->rows[l].v, n, e));
     }
-    for (size_t i = 0; i < f->n_runs && f->distributions && !f->held; i++) {
-        if (f->runs[i].spec.kv.kind == KV_EXACT) continue;
+    for (size_t i = 0; i < f->n_runs && f->distributions && !f->host_keys; i++) {
+        if (f->runs[i].spec.kv.kind == KV_PLAIN) continue;
         TRY(f->be->ops->alloc(f->be, &f->keys, follow_key_bytes(f), "keys", e));
-        TRY(MEM_NEW(&f->held, n, e));
+        TRY(MEM_NEW(&f->host_keys, n, e));
     }
     TRY(MEM_NEW(&f->query.score, heads * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->query.share, heads * (size_t)f->cap, e));
@@ -344,9 +344,9 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     TRY(MEM_NEW(&f->mass, heads, e));
     TRY(MEM_NEW(&f->missed, 2 * heads, e));
     TRY(MEM_NEW(&f->bounds, heads, e));
-    /* in a prompt window a position may be listed twice */
+    /* a position may occur twice in a prompt window */
     TRY(MEM_NEW(&f->selected, 2 * (size_t)f->cap, e));
-    TRY(MEM_NEW(&f->exact, f->n_runs * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->is_float, f->n_runs * (size_t)f->cap, e));
     for (size_t i = 0; i < f->n_runs; i++) TRY(run_open(&f->runs[i], f, lim, e));
     return ST_OK;
 }
@@ -358,7 +358,7 @@ void follow_close(follow *f)
     if (f->out.p) f->be->ops->free(f->be, f->out, f->host_rows * row);
     if (f->tokens.p) f->be->ops->free(f->be, f->tokens, row);
     if (f->keys.p) f->be->ops->free(f->be, f->keys, follow_key_bytes(f));
-    mem_free(f->held);
+    mem_free(f->host_keys);
     for (int l = 0; f->rows && l < f->shape->n_layers; l++) {
         mem_free(f->rows[l].k);
         mem_free(f->rows[l].v);
@@ -376,7 +376,7 @@ void follow_close(follow *f)
     mem_free(f->pos);
     mem_free(f->bounds);
     mem_free(f->selected);
-    mem_free(f->exact);
+    mem_free(f->is_float);
 }
 
 void follow_query(follow *f, int layer, buf q)

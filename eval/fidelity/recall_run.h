@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Recall of strategies: on the queries and keys of one run of full attention over a text, or on tensors. */
+/* Recall of strategies, measured on the queries and keys of one run of full attention over a text, or on tensors. */
 #ifndef EVAL_RECALL_RUN_H
 #define EVAL_RECALL_RUN_H
 
@@ -8,26 +8,26 @@
 #include "cli/output.h"
 #include "model/session.h"
 
-/* What the sums of a run are indexed by. */
+/* Dimensions of the sums of a run. */
 typedef struct {
     int n_layers, n_heads;
     bool has_v;
 } recall_shape;
 
-/* Sums over the queries, by layer and head. */
+/* Sums over the queries, per layer and head. */
 typedef enum {
     SUM_RECALL,
     SUM_MASS,
     SUM_SELECTED,
-    /* Errors of the output of the attended tokens; of stores with codes, the errors without the quantized tokens; the
-     * L2 error with rows that represent the tokens that are not attended. */
+    /* Errors of the output of the attended tokens; with quantized rows, the errors without the quantized tokens; the L2
+     * error with rows that represent the unattended tokens. */
     SUM_ERROR,
     SUM_ERROR_L1,
     SUM_EVICTED,
     SUM_EVICTED_L1,
     SUM_WITH_TAIL,
-    /* With tail=sample: the missed mass of a sample, an upper bound of the variance of that sum, the number of
-     * intervals of one head that hold the missed mass, and the number of intervals. */
+    /* With tail=sample: missed mass estimated from a sample; upper bound of the variance of that sum; number of
+     * per-head intervals that contain the missed mass; number of intervals. */
     SUM_MISSED,
     SUM_MISSED_VAR,
     SUM_COVERS,
@@ -38,8 +38,8 @@ typedef enum {
     SUM_SURE_MISSED,
     MAX_BOUND,
     MAX_MISSED,
-    /* With distributions: L1 distance from exact attention, and without the quantized tokens; exact tokens except 0 and
-     * 1, their mass, their mass over their number. */
+    /* With distributions: L1 distance from exact attention; the same without the quantized tokens; number of
+     * unquantized tokens except 0 and 1; their mass; their mass per token. */
     SUM_DISTANCE,
     SUM_DISTANCE_EVICTED,
     SUM_COVERING,
@@ -60,49 +60,50 @@ typedef struct {
     int64_t most_selected, n_queries;
 } recall_run;
 
-/* Frees what a job made of the runs; the specs stay. */
+/* Frees the results of a job; the specs remain. */
 void recall_runs_clear(recall_run *runs, size_t n);
 /* True if a run has values for a sum. */
 bool recall_knows(const recall_run *run, recall_sum sum);
-/* Returns the mean of a sum over heads and queries, of a layer (-1: of all that are not dense); NAN: unknown. */
+/* Returns the mean of a sum over the heads and queries of a layer (-1: of all layers that are not dense); NAN:
+ * unknown. */
 double recall_mean(const recall_run *run, recall_sum sum, int layer);
 
-/* The missed mass of a layer (-1: of all that are not dense), as samples measured it, with its 95 % interval, and the
- * fraction of the intervals of single heads that hold the missed mass. False: no sample. */
+/* Missed mass of a layer (-1: of all layers that are not dense), estimated from samples, with its 95 % interval, and
+ * the fraction of the per-head intervals that contain the missed mass. False: no sample. */
 typedef struct {
     double mean, lo, hi, covers;
 } recall_missed;
 bool recall_missed_mass(const recall_run *run, int layer, recall_missed *out);
 
-/* Returns the number of tokens that a fraction of the selections of a layer (-1: of all that are not dense) has at
- * most; -1: no selections. */
+/* Returns the q-quantile of the lengths of a layer's selections (-1: of all layers that are not dense), with q =
+ * fraction; -1: no selections. */
 int64_t recall_selected_at(const recall_run *run, int layer, double fraction);
 
 typedef struct {
     decoder *d;
     const int32_t *ids; /* [n_ids]; the last n_queries are fed one by one */
     int64_t n_ids, n_queries;
-    bool window; /* the last n_queries are one prompt window instead */
+    bool window; /* feed the last n_queries as one prompt window instead */
     bool distributions;
-    FILE *dump;    /* gets the selected positions as JSON lines; NULL: none */
+    FILE *dump;    /* output of the selected positions as JSON lines; NULL: none */
     progress *bar; /* NULL: none */
 } recall_text;
 
-/* Errors: those of sessions; ST_UNSUPPORTED when strategies and a text do not fit in memory. */
+/* Measures recall on a text. Errors: those of sessions; ST_UNSUPPORTED if strategies and text do not fit in memory. */
 status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e);
 
 typedef struct {
     backend *be;
-    const char *path;    /* safetensors: q [heads, m, d], k [kv_heads, n, d], maybe v like k */
-    const uint8_t *data; /* its bytes; NULL: they are read from path */
+    const char *path;    /* safetensors file: q [heads, m, d], k [kv_heads, n, d], optionally v like k */
+    const uint8_t *data; /* its bytes; NULL: read from path */
     size_t size;
-    FILE *dump;       /* gets the selected positions as JSON lines; NULL: none */
-    int64_t n_prompt; /* keys of the prompt, the others come one by one as in decode steps; 0: all but the last */
-    int64_t n_keys;   /* out */
+    FILE *dump;       /* output of the selected positions as JSON lines; NULL: none */
+    int64_t n_prompt; /* keys of the prompt; the others are fed one by one as in decode steps; 0: all but the last */
+    int64_t n_keys;   /* output: number of keys */
 } recall_tensors;
 
-/* Every query sees all keys, the last of which counts as the current token; keys are taken as they are.
- * Retrieving strategies only. Errors: ST_IO, ST_FORMAT (file and tensor), ST_USAGE. */
+/* Measures recall on tensors. Every query sees all keys, the last of which is the current token; keys are not rotated.
+ * Supports only retrieving strategies. Errors: ST_IO, ST_FORMAT (file and tensor), ST_USAGE. */
 status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, err *e);
 
 #endif

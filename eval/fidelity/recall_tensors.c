@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Recall on tensors of a file: queries and keys that were dumped from elsewhere. */
+/* Recall on the tensors of a file: queries and keys saved by another program. */
 #include "config.h"
 
 #include <math.h>
@@ -11,38 +11,38 @@
 #include "model/safetensors.h"
 
 enum { CHUNK = 64 };
-/* Buffers of a forward. */
+/* Buffers of a forward pass. */
 enum { POS, TABLE, FREQ, ROWS_Q, ROWS_K, ROWS_V, BUFFERS };
 
-/* The tensors as f32 [heads][rows][head_dim], and ops memory for what one forward is given. */
+/* The tensors as f32 [heads][rows][head_dim], and ops memory for the inputs of a forward pass. */
 typedef struct {
     float *q, *k, *v; /* v NULL: not in the file */
     size_t heads, kv_heads, m, n, d;
-    size_t prompt; /* of the n keys */
+    size_t prompt; /* prompt keys among the n keys */
     buf of[BUFFERS];
     size_t bytes[BUFFERS];
     float *host; /* [CHUNK][heads][d] */
 } tensors;
 
-/* Largest element, so that rows can hold it and products of two stay finite. */
+/* Returns the largest element for which rows can hold it and products of two stay finite. */
 static float most_of(dtype rows)
 {
     return rows == DT_F16 ? 65504.0f : 1e16f;
 }
 
-/* One tensor of rank 3 as f32, of elements up to `most`; absent: *out stays NULL. */
+/* Reads a tensor of rank 3 as f32, with elements of at most `most`. If it is missing, *out stays NULL. */
 static status read_tensor(float **out, const st_file *f, const char *name, float most, size_t shape[3], err *e)
 {
     const st_tensor *t = st_find(f, name);
     const char *path = st_path(f);
     if (!t) return ST_OK;
-    if (t->rank != 3) return err_set(e, ST_FORMAT, "--tensors %s: %s: a tensor of rank 3 is expected", path, name);
+    if (t->rank != 3) return err_set(e, ST_FORMAT, "--tensors %s: %s: expected a tensor of rank 3", path, name);
     bool f32 = strcmp(t->type, "F32") == 0, f16 = strcmp(t->type, "F16") == 0;
     if (!f32 && !f16 && strcmp(t->type, "BF16") != 0)
         return err_set(e, ST_FORMAT, "--tensors %s: %s: type %s, expected F32, F16 or BF16", path, name, t->type);
     memcpy(shape, t->shape, 3 * sizeof *shape);
     size_t n = t->bytes / (f32 ? 4 : 2);
-    if (n == 0) return err_set(e, ST_FORMAT, "--tensors %s: %s: it is empty", path, name);
+    if (n == 0) return err_set(e, ST_FORMAT, "--tensors %s: %s: empty tensor", path, name);
     TRY(MEM_NEW(out, n, e));
     for (size_t i = 0; i < n; i++) {
         float x;
@@ -53,7 +53,7 @@ static status read_tensor(float **out, const st_file *f, const char *name, float
         if (!isfinite(x))
             return err_set(e, ST_FORMAT, "--tensors %s: %s: element %zu is NaN or infinite", path, name, i);
         if (fabsf(x) > most)
-            return err_set(e, ST_FORMAT, "--tensors %s: %s: element %zu is beyond %g", path, name, i, (double)most);
+            return err_set(e, ST_FORMAT, "--tensors %s: %s: element %zu exceeds %g", path, name, i, (double)most);
         (*out)[i] = x;
     }
     return ST_OK;
@@ -62,18 +62,16 @@ static status read_tensor(float **out, const st_file *f, const char *name, float
 static status check_shapes(const char *path, tensors *t, const size_t q[3], const size_t k[3], const size_t v[3],
                            err *e)
 {
-    if (!t->q || !t->k)
-        return err_set(e, ST_FORMAT, "--tensors %s: %s: there is no such tensor", path, t->q ? "k" : "q");
+    if (!t->q || !t->k) return err_set(e, ST_FORMAT, "--tensors %s: %s: missing tensor", path, t->q ? "k" : "q");
     if (q[2] != k[2] || q[2] % 2 || q[2] > 256)
-        return err_set(e, ST_FORMAT,
-                       "--tensors %s: q and k: head_dim %zu and %zu: equal even numbers up to 256 are expected", path,
-                       q[2], k[2]);
+        return err_set(e, ST_FORMAT, "--tensors %s: q and k: head_dim %zu and %zu: must be equal, even and at most 256",
+                       path, q[2], k[2]);
     if (q[0] % k[0] || q[0] > 1024)
-        return err_set(e, ST_FORMAT, "--tensors %s: q and k: %zu query heads are no multiple of %zu kv heads", path,
+        return err_set(e, ST_FORMAT, "--tensors %s: q and k: %zu query heads are not a multiple of %zu kv heads", path,
                        q[0], k[0]);
     if (t->v && memcmp(k, v, 3 * sizeof *k) != 0)
         return err_set(e, ST_FORMAT, "--tensors %s: v: its shape differs from that of k", path);
-    if (k[1] < 2) return err_set(e, ST_FORMAT, "--tensors %s: k: at least two keys are needed", path);
+    if (k[1] < 2) return err_set(e, ST_FORMAT, "--tensors %s: k: must have at least two keys", path);
     t->heads = q[0];
     t->m = q[1];
     t->d = q[2];
@@ -96,7 +94,7 @@ static status read_all(tensors *t, const recall_tensors *job, dtype rows, err *e
     return st;
 }
 
-/* Allocates the buffers of a forward. Angles are zero: keys and queries are taken as they are. */
+/* Allocates the buffers of a forward pass. Rotation angles are zero, so keys and queries are unchanged. */
 static status open_buffers(tensors *t, backend *be, err *e)
 {
     size_t row = CHUNK * t->d * sizeof(float);
@@ -122,7 +120,7 @@ static void close_tensors(tensors *t, backend *be)
     mem_free(t->v);
 }
 
-/* Rows [first, first + n) of x [heads][rows][d] as [n][heads][d]. */
+/* Uploads rows [first, first + n) of x [heads][rows][d] as [n][heads][d]. */
 static void upload_rows(tensors *t, backend *be, buf to, const float *x, size_t heads, size_t rows, size_t first,
                         size_t n)
 {
@@ -152,7 +150,7 @@ static attn_step step_at(tensors *t, follow *f, size_t first, size_t n, unsigned
                        .mscale = 1};
 }
 
-/* All keys but the last one: those of the prompt, then steps, whose queries are the first one. */
+/* Feeds all keys except the last one: the prompt, then single steps that use the first query. */
 static void fill(tensors *t, follow *f)
 {
     for (size_t at = 0, n; at < t->prompt; at += n) {
@@ -171,7 +169,7 @@ static void fill(tensors *t, follow *f)
     }
 }
 
-/* The last key as the current token of every query. */
+/* Measures run `run`: the last key is the current token of every query. */
 static status ask(tensors *t, follow *f, size_t run, err *e)
 {
     attn_seq *s = f->runs[run].seq;
@@ -197,7 +195,7 @@ static status ask(tensors *t, follow *f, size_t run, err *e)
     return f->st != ST_OK ? f->st : backend_fault(f->be, e);
 }
 
-/* Rows of exact attention: all keys, rounded as they are stored. */
+/* Stores the rows of exact attention: all keys, rounded as stored. */
 static void keep_exact(tensors *t, follow *f)
 {
     for (size_t at = 0, n; at < t->n; at += n) {
@@ -212,12 +210,11 @@ static status prepare_runs(recall_run *runs, size_t n_runs, err *e)
 {
     for (size_t i = 0; i < n_runs; i++) {
         if (!attn_retrieves(&runs[i].spec))
-            return err_set(e, ST_USAGE,
-                           "--tensors: %s evicts or keeps everything, which needs the order of the "
-                           "queries; strategies that retrieve are expected",
+            return err_set(e, ST_USAGE, "--tensors: %s is not supported; use a strategy that retrieves",
                            runs[i].spec.text);
         if (attn_by_window(&runs[i].spec))
-            return err_set(e, ST_USAGE, "--tensors: %s needs the prompt's queries", runs[i].spec.text);
+            return err_set(e, ST_USAGE, "--tensors: %s is not supported; it needs the prompt's queries",
+                           runs[i].spec.text);
         runs[i].spec.skip = (attn_layers){0};
         runs[i].spec.forced = true;
     }
@@ -242,7 +239,7 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     t.prompt = job->n_prompt ? (size_t)job->n_prompt : t.n - 1;
     f.prompt = (int64_t)t.prompt;
     if (t.prompt >= t.n)
-        TRY_GOTO(err_set(e, ST_USAGE, "--prompt-keys %lld: %s has %zu keys, of which the last is the current token",
+        TRY_GOTO(err_set(e, ST_USAGE, "--prompt-keys %lld: %s has %zu keys, the last of which is the current token",
                          (long long)job->n_prompt, job->path, t.n));
     attn_limits lim = {.n_tokens = (int64_t)t.n, .chunk = CHUNK};
     TRY_GOTO(open_buffers(&t, job->be, e));

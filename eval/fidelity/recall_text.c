@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Recall on text: the strategies follow a run of full attention. */
+/* Recall on text: the strategies receive the steps of a run of full attention. */
 #include "config.h"
 
 #include "eval/fidelity/recall_follow.h"
 #include "kernels/base/mem.h"
 
-/* The next group of strategies from run `from` on: those that go through a prompt together; in decode one. */
+/* Returns the step of the next group of strategies from run `from` on: in a prompt those that share it, in decode
+ * one. */
 static attn_step step_of(follow *f, const attn_seen *seen, size_t from, size_t *n)
 {
     attn_step step = *seen->step;
@@ -17,7 +18,7 @@ static attn_step step_of(follow *f, const attn_seen *seen, size_t from, size_t *
     return step;
 }
 
-/* Every query of the prompt window in turn, with the keys up to its own. */
+/* Judges every query of the prompt window with the keys up to its own position. */
 static void judge_window(follow *f, const attn_seen *seen, size_t run)
 {
     exact_rows *r = &f->rows[seen->layer];
@@ -78,7 +79,7 @@ static status feed_text(recall_text *job, session *s, follow *f, float *logits, 
     return ST_OK;
 }
 
-/* Which strategies go through the first prompt together: neighbours that may. */
+/* Finds groups of neighbouring strategies that can share the first prompt. */
 static void find_groups(follow *f, int64_t n_prompt)
 {
     size_t first = 0;
@@ -88,17 +89,17 @@ static void find_groups(follow *f, int64_t n_prompt)
     }
 }
 
-/* In a prompt only what chooses there can be judged, one window at a time. */
+/* Checks that the strategies select within prompts, and that the queries fit one window. */
 static status check_window(const recall_text *job, const follow *f, err *e)
 {
     for (size_t i = 0; i < f->n_runs && job->window; i++) {
         const char *name = f->runs[i].spec.text;
         if (!attn_by_window(&f->runs[i].spec))
-            return err_set(e, ST_USAGE, "--window: %s attends prompts without choosing; actqkv or infllm is expected",
-                           name);
+            return err_set(e, ST_USAGE, "--window: %s does not select within prompts; use actqkv or infllm", name);
         int64_t window = attn_seq_window(f->runs[i].seq);
         if (window < job->n_queries || (int64_t)f->host_rows < job->n_queries)
-            return err_set(e, ST_USAGE, "--queries %lld: %s has windows of %lld tokens, chunks are %zu",
+            return err_set(e, ST_USAGE,
+                           "--queries %lld: exceeds the window of %s (%lld tokens) or the chunk (%zu tokens)",
                            (long long)job->n_queries, name, (long long)window, f->host_rows);
     }
     return ST_OK;
@@ -118,7 +119,7 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
                 .prompt = job->n_ids - job->n_queries,
                 .dump = job->dump};
     status st = follow_open(&f, &lim, true, e);
-    const attn_options o = {.kv = kv_exact(f.type)};
+    const attn_options o = {.kv = kv_plain(f.type)};
     if (st == ST_OK) st = attn_spec_parse(&full, "full", &o, e);
     if (st == ST_OK) st = check_window(job, &f, e);
     if (st == ST_OK) find_groups(&f, job->n_ids - job->n_queries);

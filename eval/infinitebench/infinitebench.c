@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* InfiniteBench's tasks, samples and prompts. */
+/* Tasks, samples and prompts of InfiniteBench. */
 #include "config.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ const dataset_names infinitebench_names = {"InfiniteBench", NULL, INFINITEBENCH_
 
 static const char *const set_names[] = {"official", "chat", "infllm", NULL};
 static const struct {
-    const char *prompts, *group, *lengths; /* group: of the file's prompts; NULL: all of it */
+    const char *prompts, *group, *lengths; /* group: member of the prompts file; NULL: the whole file */
 } sets[] = {
     {"infinitebench/official_prompts.json", "yarn_mistral", "infinitebench/official_max_new_tokens.json"},
     {"infinitebench/official_prompts.json", "gpt4", "infinitebench/official_max_new_tokens.json"},
@@ -58,7 +58,7 @@ status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir
         p->text[i] = json_string_value(json_object_get(group, name));
         if (!p->text[i]) return err_set(e, ST_FORMAT, "%s: '%s' is missing", sets[set].prompts, name);
         if (n < 1 || n > 1 << 24)
-            return err_set(e, ST_FORMAT, "%s: '%s' is no number of tokens", sets[set].lengths, name);
+            return err_set(e, ST_FORMAT, "%s: '%s' is not a number of tokens", sets[set].lengths, name);
         p->n_new[i] = (int)n;
     }
     return ST_OK;
@@ -112,7 +112,7 @@ static void add_field(infinitebench_sample *s, const char *name, const char *val
     s->field[s->n_fields++] = (prompt_field){name, {value, n}};
 }
 
-/* Labels are made the right option's text and its letter. */
+/* Sets the labels to the right option's text and its letter. */
 static status read_choice(infinitebench_sample *s, const char *where, err *e)
 {
     static const char *const names[] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
@@ -123,7 +123,7 @@ static status read_choice(infinitebench_sample *s, const char *where, err *e)
     const json_t *second = json_array_get(s->labels, 1);
     const char letter = json_string_length(second) == 1 ? *json_string_value(second) : 0;
     if (n == 2 && letter >= 'A' && letter <= 'D') return ST_OK;
-    if (n != 1) return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
+    if (n != 1) return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or an option and its letter", where);
     json_t *label = s->labels;
     const json_t *first = json_array_get(label, 0);
     s->labels = NULL;
@@ -138,7 +138,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* The first match of func_[0-9]+\(-?[0-9]+\): the call, and the part before its bracket. */
+/* Finds the first match of func_[0-9]+\(-?[0-9]+\): the call, and its part before the parenthesis. */
 static status read_function(infinitebench_sample *s, const char *input, const char *where, err *e)
 {
     for (const char *f = input; (f = strstr(f, "func_")); f++) {
@@ -150,7 +150,7 @@ static status read_function(infinitebench_sample *s, const char *input, const ch
         add_field(s, "{func_call}", f, end + 1);
         return ST_OK;
     }
-    return err_set(e, ST_FORMAT, "%s: 'input' has no call of a function like func_1(2)", where);
+    return err_set(e, ST_FORMAT, "%s: 'input' has no function call such as func_1(2)", where);
 }
 
 static status read_prefix(infinitebench_sample *s, utf8_text input, const char *where, err *e)
@@ -160,12 +160,12 @@ static status read_prefix(infinitebench_sample *s, utf8_text input, const char *
     status st = prompt_ask(&t, input, "of", " in the following list?", &found, e);
     s->own = t.s;
     if (st == ST_OK && !found)
-        return err_set(e, ST_FORMAT, "%s: 'input' asks for nothing like \"The largest number of\"", where);
+        return err_set(e, ST_FORMAT, "%s: 'input' has no question such as \"The largest number of\"", where);
     if (st == ST_OK) add_field(s, "{prefix}", t.s, t.n);
     return st;
 }
 
-/* Characters 6 to 43 of the input, quotes included; only InfLLM's template asks for it. */
+/* Reads characters 6 to 43 of the input, including quotes. Only InfLLM's template uses them. */
 static status read_key(infinitebench_sample *s, const infinitebench_prompts *p, const char *input, const char *where,
                        err *e)
 {
@@ -201,7 +201,7 @@ status infinitebench_read(const void *own, void *own_sample, const char *path, c
     TRY(sample_text(&s->context, s->at.root, "context", where, e));
     TRY(labels_spell(&s->labels, json_object_get(s->at.root, "answer"), where, "answer", e));
     json_array_foreach(s->labels, i, one) bytes += json_string_length(one);
-    if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': all of it is empty", where);
+    if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': empty", where);
     return read_fields(s, own, where, e);
 }
 

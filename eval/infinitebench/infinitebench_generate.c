@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Samples of Retrieve.PassKey, Retrieve.Number and Retrieve.KV at any length, as OpenBMB/InfiniteBench makes them
+/* Generates samples of Retrieve.PassKey, Retrieve.Number and Retrieve.KV of any length, as OpenBMB/InfiniteBench does
  * (data/construct_synthetic_dataset.py, commit 89b7855; its pairs of UUIDs are those of lost-in-the-middle's
- * make_kv_retrieval_data.py). The official files have fixed numbers of units (5,220 sentences of noise, 2,500 pairs);
- * here the units are as many as fit. Its depths, too: noise stands before the hidden sentence in equal steps from none
- * of it to all of it, and the key that is asked for is number floor(i n / count) of the n pairs. */
+ * make_kv_retrieval_data.py). The official files have fixed numbers of units (5,220 noise sentences, 2,500 pairs); here
+ * as many units as fit. The depths are also the official ones. The noise before the hidden sentence grows in equal
+ * steps from none to all. The requested key is number floor(i n / count) of the n pairs. */
 #include "config.h"
 
 #include <stdio.h>
@@ -32,14 +32,14 @@ static status make_record(json_t **root, FILE *context, char **text, const made_
 
 enum { KEY_DIGITS = 5 };
 
-/* Five digits. */
+/* Draws five digits. */
 static void draw_digits(char key[KEY_DIGITS + 1], rng *r)
 {
     for (int i = 0; i < KEY_DIGITS; i++) key[i] = (char)('0' + rng_below(r, 10));
     key[KEY_DIGITS] = 0;
 }
 
-/* Ten: five times one of those that are there is put in once more, beside itself. */
+/* Extends the digits to ten: five times, a random digit is doubled in place. */
 static void double_digits(char key[2 * KEY_DIGITS + 1], rng *r)
 {
     for (size_t n = KEY_DIGITS; n < 2 * KEY_DIGITS; n++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval infinitebench`: samples read or made, prompts in, predictions and their scores out, one line each. */
+/* `eval infinitebench`: reads or generates samples, writes predictions and their scores, one per line. */
 #include "config.h"
 
 #include "cli/command.h"
@@ -12,7 +12,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* SPARE_TOKENS: what cutting a prompt may add to it, whose seam is encoded anew. UNCUT: above every window. */
+/* SPARE_TOKENS: maximum growth of a cut prompt, whose seam is tokenized again. UNCUT: greater than every window. */
 enum { OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
 
 typedef struct {
@@ -22,11 +22,11 @@ typedef struct {
 
 typedef struct {
     const infinitebench_options *o;
-    evaluation *ev; /* an item for each sample */
+    evaluation *ev; /* one item per sample */
     infinitebench_prompts prompts;
-    int infllm_rules; /* a rule: 0 or 1 */
+    int infllm_rules; /* index into `rules`: 0 or 1 */
     made_source source;
-    size_t n_wrap; /* tokens that the chat template puts around a prompt */
+    size_t n_wrap; /* tokens that the chat template adds to a prompt */
 } infinitebench_run;
 
 static const char *const rules[] = {"official", "infllm", NULL};
@@ -38,8 +38,8 @@ static infinitebench_sample *sample_at(const infinitebench_run *r, size_t i)
 
 /* ---- options ---- */
 
-/* The base model's prompts are never chats, unless one asks for it. The texts of a file stand in place of InfLLM's,
- * from whose harness ActQKV's is made; all else stays as there. */
+/* Parses --prompts. Prompts of base models are wrapped only on request. The texts of a file replace those of InfLLM, on
+ * whose harness ActQKV's is based; everything else stays as in InfLLM. */
 static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
 {
     const evaluation_options *c = r->ev->o;
@@ -47,10 +47,11 @@ static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
     infinitebench_set set = PROMPTS_INFLLM;
     bool of_file = infinitebench_set_parse(&set, o->prompts, NULL) != ST_OK;
     if (of_file && !file_exists(o->prompts))
-        return err_set(e, ST_USAGE, "--prompts: '%.40s' is no file, and not one of: official chat infllm", o->prompts);
+        return err_set(e, ST_USAGE, "--prompts: '%.40s' is neither a file nor one of: official chat infllm",
+                       o->prompts);
     TRY(cli_choose(&r->infllm_rules, o->rules, rules, "--rules", e));
     if (!o->rules) r->infllm_rules = set == PROMPTS_INFLLM;
-    if (set == PROMPTS_OFFICIAL && !c->wrap && !c->template_name) r->ev->prompter.wrap = WRAP_RAW;
+    if (set == PROMPTS_OFFICIAL && !c->wrap && !c->template.name) r->ev->prompter.wrap = WRAP_RAW;
     r->ev->prompter.halves = true;
     TRY(infinitebench_prompts_open(&r->prompts, data_dir, set, e));
     return of_file ? prompt_file_read(&r->prompts.file, o->prompts, e) : ST_OK;
@@ -79,7 +80,7 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
     return metric_find(r->infllm_rules ? t->infllm : t->name);
 }
 
-/* Labels that cannot be scored are found before anything runs. */
+/* Reads a sample. Labels that cannot be scored are reported before anything runs. */
 static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     const infinitebench_run *r = own;
@@ -113,36 +114,37 @@ static status read_samples(infinitebench_run *r, err *e)
     const evaluation_options *c = r->ev->o;
     bool all_made = true;
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->source.wanted[i] || r->source.made[i];
-    if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
+    if (c->data && all_made)
+        return err_set(e, ST_USAGE, "--data: not used; all tasks of --dataset are generated at --length");
     if (c->sample_seed.given && all_made)
-        return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
+        return err_set(e, ST_USAGE, "--sample-seed: not used; all tasks are generated, with --seed");
     return made_read(r->ev, &r->source, e);
 }
 
-/* ---- prompts, answers ---- */
+/* ---- prompts and answers ---- */
 
-/* The official answers may be longer than a small window. */
+/* Returns the number of new tokens of a task: the official number, at most half of the window. */
 static size_t new_tokens(const infinitebench_run *r, size_t task, int64_t window)
 {
     int64_t n = r->prompts.n_new[task];
     return (size_t)(n < window / 2 ? n : window / 2);
 }
 
-/* Does the task have samples, or will it? */
+/* True if the task has samples or will have generated ones. */
 static bool has_task(const infinitebench_run *r, size_t task)
 {
     return r->source.made[task] || samples_count(&r->ev->samples, task) > 0;
 }
 
-/* Tokens of a task's prompts without --max-length: at most those that the official code keeps, which InfLLM keeps all;
- * below 2: the window is too small. */
+/* Returns the tokens of a task's prompts without --max-length: what the window leaves, limited to the official length
+ * except for InfLLM; less than 2: the window is too small. */
 static int64_t longest_prompt(const infinitebench_run *r, size_t task, int64_t window)
 {
     int64_t left = window - (int64_t)new_tokens(r, task, window) - (int64_t)r->n_wrap - SPARE_TOKENS;
     return r->prompts.set != PROMPTS_INFLLM && left > OFFICIAL_LENGTH ? OFFICIAL_LENGTH : left;
 }
 
-/* The tokens of a chat of one letter. */
+/* Counts the tokens that the chat template adds, with a chat of one letter. */
 static status count_wrap(infinitebench_run *r, err *e)
 {
     prompter how = r->ev->prompter;
@@ -156,7 +158,7 @@ static status count_wrap(infinitebench_run *r, err *e)
     return st;
 }
 
-/* The longest of all; each task has its own. */
+/* Returns the longest prompt of all tasks; each task has its own limit. */
 static status max_length(size_t *out, const evaluation *ev, err *e)
 {
     infinitebench_run *r = ev->own;
@@ -173,7 +175,7 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
     return ST_OK;
 }
 
-/* Samples that are made fit; others are cut. */
+/* Returns the prompter of a sample. Generated samples fit; others are cut. */
 static prompter prompter_of(const infinitebench_run *r, const infinitebench_sample *s)
 {
     prompter p = r->ev->prompter;
@@ -182,7 +184,7 @@ static prompter prompter_of(const infinitebench_run *r, const infinitebench_samp
     return p;
 }
 
-/* What the sample asks, of the fields that its prompt has: the key or the phrase rather than the input around it. */
+/* Returns the question of a sample, from the fields of its prompt. A key or phrase is preferred to the whole input. */
 static utf8_text question_of(const infinitebench_sample *s)
 {
     static const char *const names[] = {"{key}", "{prefix}", "{question}", "{input}"};
@@ -235,7 +237,7 @@ static const char *const tables[] = {
 
 /* ---- the report: tasks in the order of ActQKV's Table 2; the average is the plain mean of rounded scores ---- */
 
-/* Groups are tasks, and the lengths at which their samples were made, by number from 1; 0: of data. */
+/* Groups are tasks, then lengths of generated samples, numbered from 1; 0: samples from data. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const infinitebench_run *r = own;
@@ -254,7 +256,7 @@ static bool name_group(const void *own, const answer_group *g, int level, char o
     return true;
 }
 
-/* Prints how many answers InfLLM's rules judge by lot, and these as wrong. */
+/* Prints the number of answers that InfLLM's rules decide at random; they count as wrong here. */
 static status print_undecided(const answers *a, err *e)
 {
     double sum = 0;
@@ -265,16 +267,15 @@ static status print_undecided(const answers *a, err *e)
     return sum > 0 ? evaluation_table_line(&a->t, 0, "Code.Debug: no answer", 0, 0, e) : ST_OK;
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
     const infinitebench_run *r = ev->own;
     size_t made = a->n - answers_count(a, ANSWERS(ANSWER_ANY, 0, ANSWER_ANY));
-    return out_printf(e,
-                      "InfiniteBench: %zu samples (%zu of them made), prompts %s (%zu cut in the "
-                      "middle), wrap %s, rules %s",
-                      a->n, made, infinitebench_prompts_name(&r->prompts), ev->n_truncated,
-                      prompt_wrap_name(ev->prompter.wrap), rules[r->infllm_rules]);
+    paragraph("InfiniteBench: %zu samples (%zu of them made), prompts %s (%zu cut in the "
+              "middle), wrap %s, rules %s",
+              a->n, made, infinitebench_prompts_name(&r->prompts), ev->n_truncated, prompt_wrap_name(ev->prompter.wrap),
+              rules[r->infllm_rules]);
 }
 
 static status print_costs(const answers *a, err *e)
@@ -283,7 +284,7 @@ static status print_costs(const answers *a, err *e)
     return print_undecided(a, e);
 }
 
-/* Adds the cells of each task and length, of rows that can run. */
+/* Adds the cells of each task and length, for rows that can run. */
 static void add_cell(json_t **list, const answers *a, size_t row, const answer_group *g, int level)
 {
     const infinitebench_run *r = a->t.ev->own;
@@ -301,7 +302,7 @@ static json_t *options_json(const void *own)
 }
 
 static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .name = name_group,
                                       .average = "average of tasks",
                                       .costs = print_costs,
@@ -315,8 +316,8 @@ static void say_shortened(const infinitebench_run *r)
     int64_t window = r->ev->window;
     for (size_t t = 0; t < INFINITEBENCH_TASKS; t++)
         if (has_task(r, t) && new_tokens(r, t, window) < (size_t)r->prompts.n_new[t])
-            out_note("%s: answers of at most %zu tokens, not %d: the window has %lld", infinitebench_tasks[t].name,
-                     new_tokens(r, t, window), r->prompts.n_new[t], (long long)window);
+            out_note("%s: answers limited to %zu tokens instead of %d, because the window has %lld",
+                     infinitebench_tasks[t].name, new_tokens(r, t, window), r->prompts.n_new[t], (long long)window);
 }
 
 static status load(void *own, evaluation *ev, err *e)
@@ -369,12 +370,12 @@ static const evaluation_kind evaluation_of_infinitebench = {.name = "infiniteben
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset), "only these tasks, or all (default: the six of ActQKV's table)"),
     OPTION("prompts", "official|chat|infllm|FILE", TEXT, OWN(prompts),
-           "the base model's prompts (default), the chat model's, or InfLLM's with the last token decoded; or as "
-           "InfLLM's with the texts of a JSON file, one for each task"),
-    OPTION("rules", "official|infllm", TEXT, OWN(rules), "who judges En.MC and Code.Debug (default: as the prompts)"),
+           "prompts of base models (default), chat models or InfLLM, or InfLLM's with texts from a JSON file"),
+    OPTION("rules", "official|infllm", TEXT, OWN(rules),
+           "scoring of En.MC and Code.Debug (default: that of the prompts)"),
     OPTION("length", "N,...", TEXT, OWN(length),
-           "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)"),
+           "generate retrieval tasks with prompts of N tokens (default without --data: --ctx or at most 4k)"),
     {0}};
 
 EVALUATION_COMMAND(infinitebench, SAMPLE_OPTIONS_GROUPS,
-                   "InfiniteBench: retrieval at any length, and tasks of its data");
+                   "InfiniteBench: retrieval tasks of any length, and tasks from its data");

@@ -78,10 +78,10 @@ static status read_sample(const void *own, void *own_sample, const char *path, c
     (void)path;
     TRY(prediction_of(&s->p, s->at.root, "context", NULL, where, e));
     TRY(sample_text(&s->input, s->at.root, "input", where, e));
-    if (id && !json_is_string(id)) return err_set(e, ST_FORMAT, "%s: '_id': expected a text", where);
+    if (id && !json_is_string(id)) return err_set(e, ST_FORMAT, "%s: '_id': expected a string", where);
     s->id = id ? json_string_value(id) : "";
     for (size_t i = 0; i < s->p.n_answers; i++) n += s->p.answers[i].n;
-    if (n == 0) return err_set(e, ST_FORMAT, "%s: 'answers': all of them are empty", where);
+    if (n == 0) return err_set(e, ST_FORMAT, "%s: 'answers': every answer is empty", where);
     if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
     if (s->p.n_classes == 0 && strcmp(metric_name(t->d[s->at.dataset].metric), "classification") == 0)
         return err_set(e, ST_FORMAT, "%s: 'all_classes' is missing", where);
@@ -111,7 +111,7 @@ status longbench_read(sample_list *out, const longbench_table *t, const sample_s
         else if (wanted[i] && !member) return err_set(e, ST_USAGE, "--dataset: %s is not in LongBench-E", t->d[i].name);
     }
     TRY(samples_read(out, &r, from, e));
-    return out->n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of --dataset");
+    return out->n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the selected datasets");
 }
 
 void longbench_sample_forget(longbench_sample *s)
@@ -122,8 +122,8 @@ void longbench_sample_forget(longbench_sample *s)
 
 /* ---- prompts ---- */
 
-/* max(len(prompt) - 100, position) of Quest, whose position is -1 where there is none: in a prompt of less than 100
- * characters -1 then means its last one. */
+/* max(len(prompt) - 100, position), Quest's rule. Its position is -1 if there is no question. In a prompt of less than
+ * 100 characters, -1 is the index of the last one. */
 size_t longbench_cut(const longbench_dataset *d, const char *s, size_t n)
 {
     size_t chars = prompt_characters(s, n), found = d->question ? prompt_find_last(s, n, d->question) : n;
@@ -146,7 +146,8 @@ status longbench_max_length(size_t *out, const evaluation *ev, err *e)
 {
     const int64_t window = ev->window;
     if (window < 600)
-        return err_set(e, ST_USAGE, "--max-length is needed: a window of %lld tokens is too short for a default",
+        return err_set(e, ST_USAGE,
+                       "--max-length: required, because a window of %lld tokens is too short for a default",
                        (long long)window);
     *out = (size_t)(window < 2000 ? window : window / 1000 * 1000) - 500;
     return ST_OK;
@@ -188,7 +189,7 @@ status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, do
 
 /* ---- LongBench-E ---- */
 
-/* NumPy's sum: eight running sums in blocks of at most 128, halves above that (pairwise summation). */
+/* NumPy's sum (pairwise summation): eight running sums in blocks of at most 128; larger arrays are halved. */
 static double numpy_sum(const double *x, size_t n)
 {
     if (n > 128) {
@@ -239,7 +240,7 @@ double longbench_bucket_mean(const longbench_scores *s, int b)
 
 /* ---- files of predictions ---- */
 
-/* The last line, for its classes; ST_FORMAT where there is none. */
+/* Reads the last line, for its classes. ST_FORMAT: there are no lines. */
 static status read_last(prediction *p, line_reader r, err *e)
 {
     const char *line, *last = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval longbench`: prompts in, predictions and their scores out, one line each; or, with --score FILE, the result.json
- * of the official eval.py for one file of predictions. */
+/* `eval longbench`: reads prompts, writes predictions and their scores, one per line. With --score FILE, prints the
+ * result.json of the official eval.py for one file of predictions. */
 #include "config.h"
 
 #include <string.h>
@@ -15,15 +15,15 @@
 typedef struct {
     evaluation_options common;
     const char *dataset, *score, *prompts;
-    bool by_length; /* -E */
+    bool by_length; /* option -E */
 } longbench_options;
 
 typedef struct {
     const longbench_options *o;
-    const evaluation *ev; /* an item for each sample */
+    const evaluation *ev; /* one item per sample */
     longbench_table t;
-    prompt_file file; /* --prompts */
-    token_list stops; /* of datasets with newline_stops */
+    prompt_file file; /* file of --prompts */
+    token_list stops; /* stop ids of datasets with newline_stops */
 } longbench_run;
 
 static longbench_sample *sample_at(const evaluation *ev, size_t i)
@@ -55,7 +55,7 @@ static json_t *config(const void *own)
     return prompt_file_config(&r->file, o);
 }
 
-/* The official code scores a file with the classes of its last line. */
+/* Returns the last sample of a dataset: the official code scores a file with the classes of its last line. */
 static const prediction *last_of_dataset(const evaluation *ev, size_t i)
 {
     while (i + 1 < ev->samples.n && sample_at(ev, i + 1)->at.dataset == sample_at(ev, i)->at.dataset) i++;
@@ -92,7 +92,7 @@ static answer_group of_dataset(size_t d)
     return ANSWERS((int64_t)d, ANSWER_ANY, ANSWER_ANY);
 }
 
-/* The means of a dataset's ranges of lengths. */
+/* Computes the means of a dataset per range of lengths. */
 static status bucket_means(const answers *a, size_t row, size_t d, double out[LONGBENCH_BUCKETS], err *e)
 {
     longbench_scores s = {0};
@@ -106,7 +106,7 @@ static status bucket_means(const answers *a, size_t row, size_t d, double out[LO
     return st;
 }
 
-/* Marks the datasets of the group of dataset d that have samples; false where an earlier one has the group's line. */
+/* Marks the datasets with samples in the group of dataset d; false: an earlier dataset prints the group's line. */
 static bool group_of(const answers *a, bool *among, size_t d)
 {
     const longbench_table *t = &((const longbench_run *)a->t.ev->own)->t;
@@ -147,16 +147,15 @@ static status print_groups(const answers *a, err *e)
     return answers_average_line(a, "average of datasets", t->names.n, NULL, e);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
     const longbench_run *r = ev->own;
-    return out_printf(e,
-                      "LongBench%s: %zu samples, prompts of at most %zu tokens (%zu cut in the middle), "
-                      "wrap %s, protocol %s%s%s",
-                      r->o->by_length ? "-E" : "", ev->samples.n, ev->prompter.max_length, ev->n_truncated,
-                      prompt_wrap_name(ev->prompter.wrap), protocol_of(ev), r->file.name ? ", prompts " : "",
-                      r->file.name ? r->file.name : "");
+    paragraph("LongBench%s: %zu samples, prompts of at most %zu tokens (%zu cut in the middle), "
+              "wrap %s, protocol %s%s%s",
+              r->o->by_length ? "-E" : "", ev->samples.n, ev->prompter.max_length, ev->n_truncated,
+              prompt_wrap_name(ev->prompter.wrap), protocol_of(ev), r->file.name ? ", prompts " : "",
+              r->file.name ? r->file.name : "");
 }
 
 static void add_cells(json_t **list, const answers *a, size_t row)
@@ -195,7 +194,7 @@ static json_t *options_json(const void *own)
 }
 
 static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .lines = print_groups,
                                       .cells = add_cells,
                                       .averages = add_averages,
@@ -203,7 +202,7 @@ static const answers_layout layout = {.answer = answer_of,
 
 /* ---- a run ---- */
 
-/* Data sets that have samples take their templates from the file. */
+/* Takes the templates of all datasets with samples from the file. */
 static status take_prompts(longbench_run *r, err *e)
 {
     for (size_t i = 0; r->file.name && i < r->ev->samples.n; i++) {
@@ -258,7 +257,7 @@ static const evaluation_kind evaluation_of_longbench = {.name = "longbench",
 
 /* ---- scores of a file ---- */
 
-/* The dataset of --dataset, else of the file's name up to its first full stop ("qasper.jsonl"). */
+/* Finds the dataset of --dataset, or of the file name up to its first dot ("qasper.jsonl"). */
 static status dataset_of(const longbench_dataset **out, const longbench_table *t, const longbench_options *o, err *e)
 {
     if (o->dataset) return longbench_find(out, t, o->dataset, strlen(o->dataset), e);
@@ -267,10 +266,10 @@ static status dataset_of(const longbench_dataset **out, const longbench_table *t
     if (n > 2 && strncmp(name + n - 2, "_e", 2) == 0) n -= 2;
     err inner = {0};
     status st = longbench_find(out, t, name, n, &inner);
-    return st == ST_OK ? st : err_set(e, st, "--score: by its name, %s (--dataset NAME says it)", inner.msg);
+    return st == ST_OK ? st : err_set(e, st, "--score: %s; use --dataset NAME", inner.msg);
 }
 
-/* Prints scores as Python writes numbers of at most two decimals: 50.0, 83.33, NaN. */
+/* Prints scores as Python does with at most two decimals: 50.0, 83.33, NaN. */
 static status print_scores(const longbench_options *o, const longbench_dataset *d, const longbench_scores *s, err *e)
 {
     json_t *buckets = json_object(), *total = results_real(longbench_mean(s));
@@ -301,8 +300,8 @@ static status score_only(const longbench_options *o, err *e)
     const char *dir;
     status st;
     TRY(ranks_refuse(run->engine.device.ranks, "--score", e));
-    if (run->out.json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
-    if (more) return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s", more);
+    if (run->out.json) return err_set(e, ST_USAGE, "--json: not supported with --score, which prints JSON");
+    if (more) return err_set(e, ST_USAGE, "--score: not supported with %s", more);
     TRY(cli_data_dir(&dir, e));
     TRY_GOTO(metrics_open(&m, dir, e));
     TRY_GOTO(longbench_open(&t, dir, e));
@@ -326,19 +325,19 @@ static status cmd_longbench(void *options, err *e)
 
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset),
-           "only these datasets (default: all that are there; --score: the one of the file's name)"),
-    {.name = "e", .letter = 'E', FLAG, OWN(by_length), .help = "LongBench-E: a score for each range of lengths"},
+           "only these datasets (default: all that are found; with --score: from the file's name)"),
+    {.name = "e", .letter = 'E', FLAG, OWN(by_length), .help = "LongBench-E: one score per range of lengths"},
     OPTION("score", "FILE.jsonl", TEXT, OWN(score),
            "only score predictions: lines with pred, answers, all_classes, length"),
     OPTION("prompts", "FILE.json", TEXT, OWN(prompts),
-           "templates of one's own: a JSON object of a text for each dataset, with {context} and {input}"),
+           "custom templates: a JSON object, dataset -> text with {context} and {input}"),
     OPTION("protocol", "prefill|decode", TEXT, OWN(common.protocol),
            "feed the prompt at once (default), or its question token by token (Quest)"),
     {0}};
 
 const command longbench_command = {.name = "eval longbench",
                                    .args = "",
-                                   .summary = "LongBench v1: strategies and budgets compared, or predictions scored",
+                                   .summary = "LongBench v1, or predictions scored",
                                    .groups = SAMPLE_OPTIONS_GROUPS,
                                    .own = options,
                                    .size = sizeof(longbench_options),

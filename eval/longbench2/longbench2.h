@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* LongBench v2: questions with four choices on long documents. Source: evals.md 7; THUDM/LongBench pred.py and
- * result.py of its second version. */
+/* LongBench v2: questions with four choices about long documents. Source: evals.md 7; THUDM/LongBench (v2) pred.py and
+ * result.py. */
 #ifndef EVAL_LONGBENCH2_H
 #define EVAL_LONGBENCH2_H
 
@@ -18,7 +18,7 @@ typedef struct {
     char answer;                      /* A to D */
 } longbench2_sample;
 
-/* Of a folder data.json or data.jsonl is read, as data.json is published. */
+/* Reads data.json or data.jsonl in a folder; the benchmark is published as data.json. */
 extern const sample_reader longbench2_reader;
 
 /* ---- prompts ---- */
@@ -27,7 +27,7 @@ typedef enum {
     LONGBENCH2_0SHOT,
     LONGBENCH2_NO_CONTEXT,
     LONGBENCH2_COT,        /* first pass: reasoning */
-    LONGBENCH2_COT_ANSWER, /* second pass: the answer that follows from it */
+    LONGBENCH2_COT_ANSWER, /* second pass: the answer that follows from the reasoning */
     LONGBENCH2_PARISKV,    /* both passes of ParisKV's protocol */
     LONGBENCH2_PROMPTS
 } longbench2_prompt;
@@ -37,23 +37,24 @@ typedef struct {
 } longbench2_templates;
 
 const char *longbench2_prompt_name(longbench2_prompt p); /* "0shot" */
-/* Reads longbench2/NAME.txt of the folder of evaluation data. longbench2_templates_free also after an error. */
+/* Reads longbench2/NAME.txt in the folder of evaluation data. Requires longbench2_templates_free, also after an
+ * error. */
 status longbench2_templates_read(longbench2_templates *t, const char *data_dir, err *e);
 void longbench2_templates_free(longbench2_templates *t);
 
-/* The filled template. Every text is stripped as by str.strip; markers are replaced one after the other, so that a
- * later one inside of an earlier one's value is replaced too. Of ParisKV's texts stay as they are, and fields {context}
- * ... are filled once. reasoning: of the first pass, for the second. */
+/* Fills a template. Texts are stripped (str.strip), and markers are replaced one after the other, so a later marker
+ * inside an earlier value is also replaced. For ParisKV, texts are not stripped and the fields {context} ... are filled
+ * in one pass. reasoning: output of the first pass, for the second. */
 status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
                        utf8_text reasoning, err *e);
 
 /* ---- answers ---- */
 
-/* The letter that an output chooses: of the first "The correct answer is (X)", else of the first "The correct answer is
- * X", asterisks left out; 0: none. */
+/* Returns the letter that an output chooses: that of the first "The correct answer is (X)", else of the first "The
+ * correct answer is X", without asterisks; 0: none. */
 char longbench2_choice(utf8_text output);
-/* Whether an output says "The correct answer is (X)" or "The correct answer is X" of this letter, asterisks left out,
- * whatever else it says: kvpress's rule. */
+/* True if an output contains "The correct answer is (X)" or "The correct answer is X" with this letter, without
+ * asterisks. kvpress's rule. */
 bool longbench2_says(utf8_text output, char letter);
 
 #endif

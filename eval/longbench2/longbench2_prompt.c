@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* LongBench v2's samples, prompts, and the choice that an output makes. */
+/* Samples and prompts of LongBench v2, and the choice made by an output. */
 #include "config.h"
 
 #include "eval/longbench2/longbench2.h"
@@ -77,7 +77,7 @@ void longbench2_templates_free(longbench2_templates *t)
 
 /* ---- filling ---- */
 
-/* Of ParisKV's script a template is a format string of Python; else markers are replaced one after the other. */
+/* ParisKV's template is a Python format string; in the others, markers are replaced one after the other. */
 status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
                        utf8_text reasoning, err *e)
 {
@@ -103,7 +103,7 @@ status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbenc
 
 /* ---- answers ---- */
 
-/* Returns the letter that an output chooses at s[at], asterisks left out; 0: none. */
+/* Returns the letter that an output chooses at s[at], ignoring asterisks; 0: none. */
 static char choice_at(utf8_text s, size_t at, bool in_brackets)
 {
     char letter = 0;

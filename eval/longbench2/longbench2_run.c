@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval longbench2`: one pass of prompts, or with --cot two, whose second one has what came of the first. */
+/* `eval longbench2`: one pass of prompts; with --cot two passes, the second with the reasoning of the first. */
 #include "config.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-/* The passes of a chain of thought. */
+/* Passes of a chain of thought. */
 #define REASONING "reasoning"
 #define ANSWER    "answer"
 
-/* Whose prompts, lengths and judgement. */
+/* Sources of prompts, lengths and scoring. */
 enum { OFFICIAL, BY_PARISKV, BY_KVPRESS };
 static const char *const rules[] = {"official", "pariskv", "kvpress", NULL};
 
@@ -26,7 +26,7 @@ typedef struct {
     const char *rules;
 } longbench2_options;
 
-/* A prompt of the second pass: what one row of the lineup reasoned on one sample. */
+/* Prompt of the second pass: the reasoning of one lineup row on one sample. */
 typedef struct {
     size_t row, sample;
 } reasoned;
@@ -34,13 +34,13 @@ typedef struct {
 typedef struct {
     const longbench2_options *o;
     int rules;
-    evaluation *ev; /* an item for each sample; in the second pass for each of `reasoned` */
+    evaluation *ev; /* one item per sample; in the second pass, one per element of `reasoned` */
     longbench2_templates templates;
-    longbench2_prompt prompt; /* of the current pass */
-    bool second_pass;         /* it is the one of answers after reasoning */
+    longbench2_prompt prompt; /* prompt of the current pass */
+    bool second_pass;         /* the current pass asks for answers after reasoning */
     reasoned *reasoned;       /* [rows.n * samples at most] */
     size_t n_reasoned;
-    size_t n_cut; /* prompts of the first of two passes */
+    size_t n_cut; /* number of cut prompts in the first of two passes */
 } longbench2_run;
 
 static longbench2_sample *sample_at(const longbench2_run *r, size_t i)
@@ -48,14 +48,14 @@ static longbench2_sample *sample_at(const longbench2_run *r, size_t i)
     return samples_at(&r->ev->samples, i);
 }
 
-/* The sample of an item of the current pass. */
+/* Returns the sample of an item of the current pass. */
 static longbench2_sample *sample_of(const longbench2_run *r, size_t item)
 {
     return sample_at(r, r->second_pass ? r->reasoned[item].sample : item);
 }
 
-/* The most tokens of the official pred.py's prompts; and what a chat template takes at most, with what a text grows by
- * when it is tokenized again (of ParisKV's script). */
+/* Maximum prompt tokens of the official pred.py; room for a chat template; room for growth when a text is tokenized
+ * again (ParisKV's script); minimum prompt tokens. */
 enum { MOST_PROMPT = 120000, ROOM = 256, PARISKV_ROOM = 10, LEAST_PROMPT = 64 };
 
 /* New tokens by rules: of an answer, and of the reasoning before it. */
@@ -63,8 +63,9 @@ static const struct {
     size_t answer, reasoning;
 } new_tokens[] = {{128, 1024}, {129, 1025}, {16, 0}};
 
-/* Of ParisKV's two passes both have the whole prompt, and the second one what was reasoned too. Its script takes
- * 1,024 + 10 off the window W; here W is what the window leaves beside the second answer. */
+/* Returns the default of --max-length. With ParisKV's rules both passes have the whole prompt, and the second also has
+ * the reasoning. Its script subtracts 1,024 + 10 from the window W; here W is the window less the tokens of the second
+ * answer. */
 static status max_length(size_t *out, const evaluation *ev, err *e)
 {
     const longbench2_run *r = ev->own;
@@ -74,8 +75,8 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
     int64_t left = ev->window - n_new - (pariskv ? PARISKV_ROOM : ROOM);
     if (left < LEAST_PROMPT)
         return err_set(e, ST_USAGE,
-                       "--max-length is needed: a window of %lld tokens leaves %lld beside %lld new "
-                       "ones and the chat template",
+                       "--max-length: required, because a window of %lld tokens leaves only %lld after %lld new ones "
+                       "and the chat template",
                        (long long)ev->window, (long long)left, (long long)n_new);
     *out = (size_t)(left < MOST_PROMPT || pariskv ? left : MOST_PROMPT);
     return ST_OK;
@@ -83,7 +84,7 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
 
 /* ---- prompts ---- */
 
-/* What a row reasoned. A chat template has no room for U+0000. */
+/* Returns the reasoning of a row. U+0000 is replaced, because chat templates do not accept it. */
 static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, const longbench2_sample *s, err *e)
 {
     const json_t *line = evaluation_result(ev, row, ev->kind->name, s->at.index, REASONING);
@@ -93,8 +94,8 @@ static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, c
     return prompt_replace(out, (utf8_text){"", 1}, (utf8_text){"\xef\xbf\xbd", 3}, e);
 }
 
-/* The text of a prompt, cut and wrapped. Of the second pass the reasoning stands in the template; by ParisKV's rules
- * behind the prompt of the first. */
+/* Makes the text of a prompt, cut and wrapped. In the second pass the reasoning is part of the template; with ParisKV's
+ * rules it follows the prompt of the first pass. */
 static status make_text(prompt_text *out, longbench2_run *r, evaluation_item *x, const longbench2_sample *s, err *e)
 {
     const prompter *how = &r->ev->prompter;
@@ -109,7 +110,8 @@ static status make_text(prompt_text *out, longbench2_run *r, evaluation_item *x,
     return st;
 }
 
-/* By kvpress's rules what precedes the question is a prompt by itself, and compressed without it. */
+/* Encodes a prompt. With kvpress's rules, the text before the question is a prompt by itself, which is compressed
+ * without the question. */
 static status encode(prompt_tokens *out, const longbench2_run *r, const prompt_text *text, err *e)
 {
     static const char mark[] = "What is the correct answer to this question: ";
@@ -161,7 +163,7 @@ static json_t *config(const void *own)
     return own_config;
 }
 
-/* The letter that an output chooses, 0: none. ParisKV finds it as after a chain of thought. */
+/* Finds the letter that an output chooses; 0: none. ParisKV always uses the extraction rules of a chain of thought. */
 static status choice_of(char *letter, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
 {
     char *answer;
@@ -175,7 +177,7 @@ static status choice_of(char *letter, const longbench2_run *r, const longbench2_
     return ST_OK;
 }
 
-/* An empty output is no answer, not even a wrong one: the official code leaves it out of its results. */
+/* Scores an output. The official code omits empty outputs from its results, so they do not count as wrong. */
 static status judgement(json_t **out, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
 {
     char letter, answer[] = {s->answer, 0};
@@ -204,7 +206,8 @@ static const char *const tables[] = {"longbench2/0shot.txt",       "longbench2/0
 
 /* ---- the second pass ---- */
 
-/* Whoever reasoned is asked for the answer; by ParisKV's rules also who said nothing. */
+/* Lists the rows and samples with reasoning, which are asked for answers. With ParisKV's rules, empty reasoning counts
+ * too. */
 static status list_reasoned(longbench2_run *r, err *e)
 {
     TRY(MEM_NEW(&r->reasoned, r->ev->rows.n * r->ev->samples.n, e));
@@ -217,7 +220,7 @@ static status list_reasoned(longbench2_run *r, err *e)
     return ST_OK;
 }
 
-/* A chain of thought has two passes. */
+/* Begins a pass; a chain of thought has two. */
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     longbench2_run *r = own;
@@ -231,7 +234,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     return ST_OK;
 }
 
-/* A sample counts once among the prompts that are cut. */
+/* Counts a sample only once among the cut prompts. */
 static status passed(void *own, evaluation *ev, err *e)
 {
     const longbench2_run *r = own;
@@ -242,11 +245,11 @@ static status passed(void *own, evaluation *ev, err *e)
 
 /* ---- the report: accuracies by difficulty and length ---- */
 
-/* Groups of answers: all, by difficulty, by length, and from CELLS on each length with each difficulty. */
+/* Groups of answers: all, by difficulty, by length, and from CELLS on by length and difficulty. */
 enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CELLS, CATEGORIES = CELLS + 6 };
 static const struct {
     const char *name;
-    answer_group group; /* difficulty, length, is it reasoning? */
+    answer_group group; /* difficulty, length, is reasoning */
 } categories[CATEGORIES] = {{"overall", {{ANSWER_ANY, ANSWER_ANY, false}}},
                             {"easy", {{0, ANSWER_ANY, false}}},
                             {"hard", {{1, ANSWER_ANY, false}}},
@@ -260,8 +263,8 @@ static const struct {
                             {"long, easy", {{0, 2, false}}},
                             {"long, hard", {{1, 2, false}}}};
 
-/* The answers of all samples, then the reasoning of all. Difficulties other than easy count as hard, lengths other than
- * short and medium as long. */
+/* Describes answer i: the answers of all samples come first, then the reasoning of all. Difficulties other than easy
+ * count as hard; lengths other than short and medium count as long. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const longbench2_run *r = own;
@@ -296,13 +299,13 @@ static double accuracy(const answer_cell *c)
     return percent(c->sum, c->n, 1);
 }
 
-/* As ParisKV's Table 3 rounds it. */
+/* Rounds as in ParisKV's Table 3. */
 static double accuracy_of_cell(const answer_cell *c)
 {
     return percent(c->sum, c->n, 2);
 }
 
-/* An output without a choice gets what guessing would. */
+/* Counts an output without a choice as a random guess. */
 static double compensated(const answer_cell *c)
 {
     return percent(c->sum + 0.25 * (double)c->marked, c->n, 1);
@@ -313,14 +316,14 @@ static double without_choice(const answer_cell *c)
     return c->n ? (double)c->marked : (double)NAN;
 }
 
-/* Returns the number of samples with an empty output, at once or as reasoning; NAN: no samples. */
+/* Returns the number of samples with an empty output or empty reasoning; NAN: no samples. */
 static double empty_of(const answers *a, size_t row)
 {
     size_t n = answers_cell(a, row, a->t.ev->passes ? reasoning : all).costs.n;
     return n ? (double)(n - answers_cell(a, row, all).n) : (double)NAN;
 }
 
-/* Prints a line of one value of a group; its number of samples where `counted`. */
+/* Prints a line with one value of a group. counted: also its number of samples. */
 static status print_line(const answers *a, int indent, const char *name, answer_group g, bool counted, int decimals,
                          double (*value)(const answer_cell *c), err *e)
 {
@@ -331,22 +334,21 @@ static status print_line(const answers *a, int indent, const char *name, answer_
     return evaluation_table_line(&a->t, indent, name, counted ? answers_count(a, g) : 0, decimals, e);
 }
 
-/* Prints accuracies and right answers of all, of each length and difficulty. */
+/* Prints accuracies and numbers of right answers by length and difficulty. */
 static status print_cells(const answers *a, err *e)
 {
-    TRY(out_printf(e, "\nlength, difficulty\n"));
+    table_line(a->t.text, "%s", "");
+    table_line(a->t.text, "length, difficulty");
     for (int k = CELLS; k < CATEGORIES; k++) {
         const answer_group g = categories[k].group;
         if (answers_count(a, g) == 0) continue;
         TRY(print_line(a, 2, categories[k].name, g, true, 2, accuracy_of_cell, e));
-        TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "    right", ""));
+        evaluation_table_name(&a->t, 4, "right", 0);
         for (size_t row = 0; row < a->t.ev->rows.n; row++) {
             const answer_cell c = answers_cell(a, row, g);
-            char counts[48];
-            snprintf(counts, sizeof counts, "%.0f/%zu", c.sum, c.n);
-            TRY(out_printf(e, "  %*s", a->t.width[row], c.n ? counts : "-"));
+            if (c.n) table_cell(a->t.text, "%.0f/%zu", c.sum, c.n);
+            else table_cell(a->t.text, "-");
         }
-        TRY(out_printf(e, "\n"));
     }
     return ST_OK;
 }
@@ -366,26 +368,26 @@ static status print_scores(const answers *a, err *e)
     return print_cells(a, e);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
     const longbench2_run *r = ev->own;
-    return out_printf(e,
-                      "LongBench v2%s: %zu samples, rules %s, prompts of at most %zu tokens (%zu cut in the "
-                      "middle), wrap %s",
-                      ev->passes                           ? ", chain of thought"
-                      : r->prompt == LONGBENCH2_NO_CONTEXT ? ", without the documents"
-                                                           : "",
-                      ev->samples.n, rules[r->rules], ev->prompter.max_length, ev->n_truncated,
-                      prompt_wrap_name(ev->prompter.wrap));
+    paragraph("LongBench v2%s: %zu samples, rules %s, prompts of at most %zu tokens (%zu cut in the "
+              "middle), wrap %s",
+              ev->passes                           ? ", chain of thought"
+              : r->prompt == LONGBENCH2_NO_CONTEXT ? ", without the documents"
+                                                   : "",
+              ev->samples.n, rules[r->rules], ev->prompter.max_length, ev->n_truncated,
+              prompt_wrap_name(ev->prompter.wrap));
 }
 
 static status print_costs(const answers *a, err *e)
 {
     if (!a->t.ev->passes) return answers_costs(a, all, e);
-    TRY(out_printf(e, "reasoning\n"));
+    table_line(a->t.text, "reasoning");
     TRY(answers_costs(a, reasoning, e));
-    TRY(out_printf(e, "\nanswers\n"));
+    table_line(a->t.text, "%s", "");
+    table_line(a->t.text, "answers");
     return answers_costs(a, all, e);
 }
 
@@ -429,7 +431,7 @@ static json_t *row_json(const answers *a, size_t row)
 
 static void add_row(json_t **list, const answers *a, size_t row)
 {
-    json_add(list, row_json(a, row));
+    *list = results_append(*list, row_json(a, row));
 }
 
 static json_t *options_json(const void *own)
@@ -446,7 +448,7 @@ static size_t count_answers(const void *own)
 
 static const answers_layout layout = {.count = count_answers,
                                       .answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .lines = print_scores,
                                       .costs = print_costs,
                                       .cells = add_row,
@@ -458,17 +460,17 @@ static const answers_layout layout = {.count = count_answers,
 
 static const sampler_options pariskv_sampling = {.temp = 0.1, .top_k = 20, .top_p = 0.95, .repeat_penalty = 1};
 
-/* Whose rules, and what they do not go with. */
+/* Parses --rules and rejects options that it does not support. */
 static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
 {
     const longbench2_options *o = r->o;
     TRY(cli_choose(&r->rules, o->rules, rules, "--rules", e));
-    if (o->cot && o->no_context) return err_set(e, ST_USAGE, "--no-context: there is no such prompt with --cot");
+    if (o->cot && o->no_context) return err_set(e, ST_USAGE, "--no-context: not supported with --cot");
     if (r->rules != OFFICIAL && (o->cot || o->no_context))
-        return err_set(e, ST_USAGE, "--rules %s has its own prompts: not with --cot or --no-context", o->rules);
+        return err_set(e, ST_USAGE, "--rules %s: not supported with --cot or --no-context", o->rules);
     if (r->rules != BY_PARISKV) return ST_OK;
-    if (ev->o->template_name || (ev->o->wrap && ev->prompter.wrap != WRAP_RAW))
-        return err_set(e, ST_USAGE, "--rules pariskv: its prompts are raw, without a chat template");
+    if (ev->o->template.name || (ev->o->wrap && ev->prompter.wrap != WRAP_RAW))
+        return err_set(e, ST_USAGE, "--rules pariskv: not supported with a chat template; its prompts are raw");
     ev->sampling = &pariskv_sampling;
     ev->prompter.wrap = WRAP_RAW;
     ev->prompter.joined = false;
@@ -518,10 +520,10 @@ static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
 #define OWN(field) AT(longbench2_options, field)
 
 static const cli_option options[] = {
-    OPTION("cot", NULL, FLAG, OWN(cot), "chain of thought: reasoning first, then the answer that follows from it"),
-    OPTION("no-context", NULL, FLAG, OWN(no_context), "the questions alone, without their documents"),
+    OPTION("cot", NULL, FLAG, OWN(cot), "chain of thought: reasoning first, then the answer in a second pass"),
+    OPTION("no-context", NULL, FLAG, OWN(no_context), "ask the questions without their documents"),
     OPTION("rules", "official|pariskv|kvpress", TEXT, OWN(rules),
-           "whose prompts, lengths and judgement: the benchmark's (default), ParisKV's two passes, or kvpress's"),
+           "prompts, lengths and scoring of the benchmark (default), of ParisKV (two passes), or of kvpress"),
     {0}};
 
-EVALUATION_COMMAND(longbench2, SAMPLE_OPTIONS_GROUPS, "LongBench v2, multiple choice: strategies and budgets compared");
+EVALUATION_COMMAND(longbench2, SAMPLE_OPTIONS_GROUPS, "LongBench v2, multiple choice");

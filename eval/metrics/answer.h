@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Answers in long outputs: what counts as the answer of a text, and when it is the right one. Source: evals.md section
- * 17. */
+/* Answers in long outputs: extraction, normalization and comparison. Source: evals.md section 17. */
 #ifndef EVAL_METRICS_ANSWER_H
 #define EVAL_METRICS_ANSWER_H
 
@@ -8,18 +7,18 @@
 #include "eval/metrics/regex.h"
 
 struct answer_rule {
-    /* The answer is the group of the pattern's first match, or of the last one. */
+    /* The answer is the group of the pattern's first match, or of its last match. */
     const char *pattern;
     bool last;
-    /* With neither pattern nor `extract`: finds the answer, a part of the output; false: there is none. */
+    /* Without pattern and `extract`: finds the answer within the output; false: none. */
     bool (*find)(utf8_text *answer, utf8_text output);
-    /* Puts the answer into *out, which is empty; *found false: the output has none. */
+    /* Writes the answer to *out, which is empty; *found false: the output has none. */
     status (*extract)(str *out, bool *found, utf8_text output, err *e);
-    /* Takes the answer out of a label. ST_FORMAT: it has none. NULL: the label is the answer. */
+    /* Extracts the answer from a label. ST_FORMAT: it has none. NULL: the label is the answer. */
     status (*label)(str *label, err *e);
-    /* Removes what does not count from the answer, and from the label. NULL: everything counts. */
+    /* Removes insignificant parts of the answer or label. NULL: everything counts. */
     void (*clean)(str *t);
-    /* True if both are the same answer; it may change them. NULL: where the texts are equal. */
+    /* True if both are the same answer; it may modify them. NULL: the texts are compared. */
     bool (*equal)(str *a, str *b);
 };
 
@@ -30,7 +29,7 @@ extern const answer_rule answer_gsm8k, answer_gsm8k_strict, answer_gsm8k_flexibl
 
 /* ---- MATH and AIME: answers in boxes ---- */
 
-/* The rule of all math and aime metrics. */
+/* Rule of all math and aime metrics. */
 extern const answer_rule answer_boxed;
 /* Finds the contents of the last \boxed{...}, else of the last \fbox{...}; false: none, or unbalanced braces. */
 bool answer_box(utf8_text *out, utf8_text output);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Letters of multiple choice. Source: evals.md 17.5; amy-77/ParisKV run/test_gpqa.py and run/test_longbench_v2.py,
- * openai/simple-evals common.py, EleutherAI/lm-evaluation-harness gpqa/cot_zeroshot. */
+/* Extraction of multiple-choice letters. Source: evals.md 17.5; amy-77/ParisKV run/test_gpqa.py and
+ * run/test_longbench_v2.py, openai/simple-evals common.py, EleutherAI/lm-evaluation-harness gpqa/cot_zeroshot. */
 #include "config.h"
 
 #include <string.h>
 
 #include "eval/metrics/answer.h"
 
-/* What ParisKV calls early, characters; and near the end. */
+/* ParisKV's limits: characters of the early part, characters near the end, and number of last lines. */
 enum { EARLY = 200, NEAR_END = 10, LAST_LINES = 10 };
 
 #define SPACES      "[" PYTHON_SPACE "]*"
@@ -34,7 +34,7 @@ static size_t characters(const char *s, size_t n)
     return count;
 }
 
-/* Sets *letter to the letter of a pattern's first or last match, if there is one. */
+/* Sets *letter to that of a pattern's first or last match, if any. */
 static status search(char *letter, const char *pattern, bool last, utf8_text s, err *e)
 {
     utf8_text group;
@@ -44,7 +44,7 @@ static status search(char *letter, const char *pattern, bool last, utf8_text s, 
     return ST_OK;
 }
 
-/* Finds the first match; if that is early and there are late ones, the first of them. */
+/* Finds the first match. If it is early, the first late match replaces it. */
 static status search_late(char *letter, const char *pattern, utf8_text s, err *e)
 {
     regex r;
@@ -61,7 +61,7 @@ static status search_late(char *letter, const char *pattern, utf8_text s, err *e
     return st;
 }
 
-/* Finds the last "(L)", or the one before it where that stands at the very end. */
+/* Finds the last "(L)", or the one before it if the last is at the very end. */
 static status search_last_brackets(char *letter, utf8_text s, err *e)
 {
     regex r;
@@ -81,7 +81,7 @@ static status search_last_brackets(char *letter, utf8_text s, err *e)
     return st;
 }
 
-/* Reads the last ten lines from below: the first "(L)" of a line, else its first letter that stands alone. */
+/* Searches the last ten lines upwards: in each line the first "(L)", else the first letter that stands alone. */
 static status search_lines(char *letter, utf8_text s, err *e)
 {
     for (int k = 0; k < LAST_LINES && !*letter; k++) {
@@ -107,7 +107,7 @@ static status search_pariskv(char *letter, utf8_text s, bool cot, err *e)
     if (!*letter && cot) TRY(search_lines(letter, s, e));
     if (*letter) return ST_OK;
     half = text_first(s, characters(s.s, s.n) / 2).n;
-    TRY(search(letter, ALONE, true, text_from(s, half, s.n), e)); /* the half is a text of its own */
+    TRY(search(letter, ALONE, true, text_from(s, half, s.n), e)); /* only the second half is searched */
     return *letter ? ST_OK : search(letter, ALONE "(?! SINGLE)", true, s, e);
 }
 
@@ -134,7 +134,7 @@ static status extract_cot(str *out, bool *found, utf8_text output, err *e)
     return extract_pariskv(out, found, output, true, e);
 }
 
-/* ---- others ---- */
+/* ---- other rules ---- */
 
 static status extract_simple_evals(str *out, bool *found, utf8_text s, err *e)
 {
@@ -151,13 +151,13 @@ static status extract_lmeval(str *out, bool *found, utf8_text s, err *e)
     return put(out, found, letter, e);
 }
 
-/* "B" or "(B)". */
+/* Accepts "B" and "(B)". */
 static status label_letter(str *label, err *e)
 {
     str_strip(label);
     if (label->n == 3 && label->s[0] == '(' && label->s[2] == ')') str_set(label, &(char){label->s[1]}, 1);
     if (label->n == 1 && label->s[0] >= 'A' && label->s[0] <= 'D') return ST_OK;
-    return err_set(e, ST_FORMAT, "the answer '%.40s' is none of A, B, C, D", str_text(label).s);
+    return err_set(e, ST_FORMAT, "the answer '%.40s' is not A, B, C or D", str_text(label).s);
 }
 
 const answer_rule answer_gpqa = {.extract = extract_plain, .label = label_letter},

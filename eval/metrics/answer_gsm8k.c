@@ -8,12 +8,12 @@
 
 #include "eval/metrics/answer.h"
 
-/* Bytes of an answer that may be a number. */
+/* Maximum number of bytes of an answer that may be a number. */
 enum { MOST_NUMBER = 256 };
 
 /* ---- text ---- */
 
-/* Finds what stands behind the last "####"; false: there is none. */
+/* Finds the text after the last "####"; false: none. */
 static bool after_hashes(utf8_text *out, utf8_text s)
 {
     size_t at = text_find_last(s, utf8_of("####"));
@@ -21,7 +21,7 @@ static bool after_hashes(utf8_text *out, utf8_text s)
     return at <= s.n;
 }
 
-/* ---- what an output answers: patterns of lm-eval and of the dataset's own code ---- */
+/* ---- extraction: patterns of lm-eval and of the dataset's own code ---- */
 
 #define NUMBER   "-?[0-9.,]+"
 #define FLEXIBLE "-?[$0-9.,]{2,}|-?[0-9]+"
@@ -45,7 +45,7 @@ static status extract_official(str *out, bool *found, utf8_text s, err *e)
     return str_check(out, e);
 }
 
-/* str.isdigit() of characters that are no decimal digits. */
+/* True for characters that str.isdigit() accepts but that are not decimal digits. */
 static bool is_other_digit(int32_t c)
 {
     static const int32_t range[][2] = {
@@ -59,7 +59,7 @@ static bool is_other_digit(int32_t c)
     return false;
 }
 
-/* All digits after the last "####", as one number; none at all is an empty answer. */
+/* Joins all digits after the last "####" into one number. Without digits the answer is empty. */
 static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
 {
     utf8_text a = {0};
@@ -70,9 +70,9 @@ static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
     return str_check(out, e);
 }
 
-/* ---- whether it is right ---- */
+/* ---- comparison ---- */
 
-/* lm-eval's exact_match ignores this. */
+/* Removes what lm-eval's exact_match ignores. */
 static void clean_lmeval(str *t)
 {
     str_replace(t, utf8_of(","), utf8_of(""));
@@ -85,7 +85,7 @@ static void clean_lmeval(str *t)
         if (t->s[i] >= 'A' && t->s[i] <= 'Z') t->s[i] += 'a' - 'A';
 }
 
-/* The label itself: what follows its last "####", if it has one. */
+/* Reduces a label to the text after its last "####", if it has one. */
 static status label_after_hashes(str *label, err *e)
 {
     utf8_text rest;
@@ -95,7 +95,7 @@ static status label_after_hashes(str *label, err *e)
     return ST_OK;
 }
 
-/* The same without commas. */
+/* Does the same and removes commas. */
 static status label_without_commas(str *label, err *e)
 {
     TRY(label_after_hashes(label, e));
@@ -103,7 +103,7 @@ static status label_without_commas(str *label, err *e)
     return ST_OK;
 }
 
-/* A decimal number, once it is without units and marks. */
+/* Reads a decimal number, after units and marks are removed. */
 static bool number_of(double *x, str *t)
 {
     char *end;

@@ -8,7 +8,7 @@
 
 #include "eval/metrics/answer.h"
 
-/* Bytes of an answer without a box. */
+/* Maximum number of bytes of an answer without a box. */
 enum { MOST_BARE = 256 };
 
 /* ---- extraction ---- */
@@ -43,7 +43,7 @@ bool answer_box(utf8_text *out, utf8_text s)
     return end < s.n;
 }
 
-/* Finds the last box; a short text without any is an answer itself. */
+/* Finds the last box. A short text without a box is itself the answer. */
 static bool find_box(utf8_text *out, utf8_text s)
 {
     if (find_macro(out, s)) return answer_box(out, s);
@@ -53,7 +53,7 @@ static bool find_box(utf8_text *out, utf8_text s)
 
 /* ---- normalization ---- */
 
-/* Returns the byte at i; 0 beyond the end. */
+/* Returns the byte at i; 0 after the end. */
 static char at(const str *t, size_t i)
 {
     return i < t->n ? t->s[i] : 0;
@@ -76,7 +76,7 @@ static bool peel(str *t, size_t first, size_t last)
     return true;
 }
 
-/* Removes delimiters or a macro around the whole, or a final dot; false: there are none. */
+/* Removes delimiters or a macro around the whole answer, or a final dot; false: none found. */
 static bool peel_once(str *t)
 {
     static const char *const pairs[][2] = {{"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}};
@@ -91,7 +91,7 @@ static bool peel_once(str *t)
     return t->n >= 2 && t->s[t->n - 1] == '.' && peel(t, 0, 1);
 }
 
-/* Replaces `from`; a command only if its name ends there. */
+/* Replaces all occurrences of `from`. A command is replaced only if its name ends there. */
 static void rewrite(str *t, const char *from, const char *to)
 {
     size_t n = strlen(from), done = 0;
@@ -166,7 +166,7 @@ static size_t power_end(const str *t, size_t i)
     return end > from ? end : i;
 }
 
-/* Drops the unit in "10 \text{ cm}^2": a text at the end, after a digit or a brace. */
+/* Drops the unit in "10 \text{ cm}^2": a text macro at the end, after a digit or a brace. */
 static void drop_trailing_text(str *t)
 {
     for (size_t k = 0; k < N_UNIT_MACROS; k++) {
@@ -221,7 +221,7 @@ static void join_digits(str *t)
     str_cut(t, kept, t->n);
 }
 
-/* Drops "x =" and "x \in" at the beginning. */
+/* Drops "x =" or "x \in" at the beginning. */
 static void drop_name(str *t)
 {
     size_t i = skip_spaces(t, 1);
@@ -248,7 +248,7 @@ void answer_clean(str *t)
 
 /* ---- comparison ---- */
 
-/* Cleans the answer and drops braces around single characters, case, and spaces except between digits. */
+/* Cleans the answer. Drops braces around single characters, case, and spaces except between digits. */
 static void clean_boxed(str *t)
 {
     size_t n = 0;
@@ -266,7 +266,7 @@ static void clean_boxed(str *t)
 
 enum { MOST_DIGITS = 18 };
 
-/* Reads digits with an optional point as v[0] / v[1]; advances *s. */
+/* Reads digits with an optional decimal point as v[0] / v[1]; advances *s. */
 static bool read_decimal(long long v[2], const char **s)
 {
     size_t n = 0;
@@ -285,7 +285,7 @@ static bool read_decimal(long long v[2], const char **s)
     return n > 0;
 }
 
-/* Reads an argument of \frac: a digit or a number in braces, which may have a sign. */
+/* Reads an argument of \frac: a digit, or a number in braces with an optional sign. */
 static bool read_argument(long long v[2], const char **s)
 {
     v[0] = **s - '0';
@@ -299,7 +299,7 @@ static bool read_argument(long long v[2], const char **s)
     return ++*s;
 }
 
-/* Reads a decimal, a/b or \frac{a}{b}, in lowest terms; false: anything else. */
+/* Reads a decimal, a/b or \frac{a}{b} in lowest terms; false: anything else. */
 static bool read_rational(long long v[2], const char *s)
 {
     long long b[2] = {1, 1};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores by the ratio of Python's difflib.SequenceMatcher with its popular-character rule, which is not an edit
- * distance: lines of code (fuzzywuzzy's ratio, doc/evals.md 2.7) and MRCR (2.10; the data card of openai/mrcr, and
- * google-deepmind/eval_hub for version 2). CPython Lib/difflib.py. */
+/* Scores with the ratio of Python's difflib.SequenceMatcher, including its rule for popular characters. It is not an
+ * edit distance. Used for lines of code (fuzzywuzzy's ratio, doc/evals.md 2.7) and MRCR (2.10; the data card of
+ * openai/mrcr, and google-deepmind/eval_hub for version 2). Source: CPython Lib/difflib.py. */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
@@ -12,7 +12,7 @@
 
 #include "kernels/base/mem.h"
 
-enum { MOST = 1 << 16 }; /* characters: difflib's time grows with the square of the length, or worse */
+enum { MOST = 1 << 16 }; /* characters; difflib's time grows at least with the square of the length */
 
 typedef struct {
     size_t a_begin, a_end, b_begin, b_end;
@@ -29,10 +29,11 @@ typedef struct {
 
 typedef struct {
     characters a, b;
-    size_t *place;     /* of b's characters, by character, then ascending */
-    size_t *first, *n; /* by place in a: the part of `place` with that character; empty for popular ones */
-    size_t *length[2]; /* by place in b + 1: the match that ends there, for two neighbours in a */
-    window *pending;   /* ranges that are still to be matched */
+    size_t *place;     /* positions of b's characters, sorted by character, then ascending */
+    size_t *first, *n; /* per position in a: part of `place` with its character; empty for popular characters */
+    size_t *
+        length[2]; /* per position in b + 1: length of the match that ends there, for two neighbouring positions in a */
+    window *pending; /* ranges to be matched */
     size_t n_pending, cap;
 } matcher;
 
@@ -48,7 +49,7 @@ static int by_char(const void *x, const void *y)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* The first of `order` whose character is not below c. */
+/* Returns the index of the first element of `order` whose character is at least c. */
 static size_t lower_bound(const placed_char *order, size_t n, int32_t c)
 {
     size_t lo = 0, hi = n;
@@ -60,8 +61,8 @@ static size_t lower_bound(const placed_char *order, size_t n, int32_t c)
     return lo;
 }
 
-/* Where in b each character of a is. In a b of 200 and more, characters of over one in a hundred count as popular
- * and are left out. */
+/* Finds the positions in b of each character of a. If b has at least 200 characters, those that make up more than 1 %
+ * of it are popular and ignored. */
 static status index_characters(matcher *m, err *e)
 {
     placed_char *order;
@@ -79,7 +80,8 @@ static status index_characters(matcher *m, err *e)
     return ST_OK;
 }
 
-/* The longest match of indexed characters, the earliest in a, then in b; then as far as equality reaches. */
+/* Finds the longest match of indexed characters, the first in a, then in b. Extends it in both directions while the
+ * characters are equal. */
 static match longest_match(matcher *m, window w)
 {
     match best = {w.a_begin, w.b_begin, 0};
@@ -113,7 +115,7 @@ static status push_window(matcher *m, window w, err *e)
     return ST_OK;
 }
 
-/* Characters in matching blocks: the longest one, and those on both sides of it. */
+/* Counts the characters in matching blocks: the longest block, and recursively those on both sides of it. */
 static status count_matches(matcher *m, size_t *n, err *e)
 {
     TRY(push_window(m, (window){0, m->a.n, 0, m->b.n}, e));
@@ -140,7 +142,7 @@ static status match_characters(matcher *m, const char *what, double *out, err *e
 {
     size_t n = 0;
     if (m->a.n > MOST || m->b.n > MOST)
-        return err_set(e, ST_UNSUPPORTED, "%s of %zu and %zu characters, at most %d allowed", what, m->a.n, m->b.n,
+        return err_set(e, ST_UNSUPPORTED, "%s of %zu and %zu characters exceed the limit of %d", what, m->a.n, m->b.n,
                        MOST);
     TRY(MEM_NEW(&m->place, m->b.n, e));
     TRY(MEM_NEW(&m->first, m->a.n, e));
@@ -153,7 +155,7 @@ static status match_characters(matcher *m, const char *what, double *out, err *e
     return ST_OK;
 }
 
-/* SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error of texts that are too long. */
+/* SequenceMatcher(None, a, b).ratio() in 0..1. It is not symmetric. what: name of the texts in errors. */
 static status difflib_ratio(utf8_text a, utf8_text b, const char *what, double *out, err *e)
 {
     matcher m = {0};
@@ -169,7 +171,7 @@ static status difflib_ratio(utf8_text a, utf8_text b, const char *what, double *
 
 /* ---- code ---- */
 
-/* The first line without a mark of comments or of Markdown; empty where there is none. */
+/* Returns the first line without a comment or Markdown mark; empty if there is none. */
 static utf8_text first_code_line(utf8_text s)
 {
     size_t i = 0, end;
@@ -190,11 +192,12 @@ status score_code_sim(const metric_pair *p, double *score, err *e)
     return ST_OK;
 }
 
-/* ---- MRCR: how alike an answer is to the right one, after the string that it was told to begin with ---- */
+/* ---- MRCR: similarity of the answers after the required prefix ---- */
 
-enum { PREFIX = 10, PREFIX_V2 = 12 }; /* characters of the string, where no one says which it is */
+enum { PREFIX = 10, PREFIX_V2 = 12 }; /* characters of the prefix, if the data does not give it */
 
-/* The string that answers begin with: of the line, else the second answer, else the first characters of the answer. */
+/* Returns the prefix of answers: that of the record, else the second answer, else the first characters of the
+ * answer. */
 static utf8_text prefix_of(const metric_pair *p)
 {
     if (p->n_classes == 1) return p->classes[0];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The scores of InfiniteBench's tasks: what counts as an answer in a text that a model wrote. evals.md 6.2 and 6.3;
- * OpenBMB/InfiniteBench compute_scores.py (88b3daa) and thunlp/InfLLM infinitebench_eval.py. Its summary's score is in
+/* Scores of InfiniteBench's tasks: rules that find the answer in a model's output. Source: evals.md 6.2 and 6.3;
+ * OpenBMB/InfiniteBench compute_scores.py (88b3daa) and thunlp/InfLLM infinitebench_eval.py. The summary score is in
  * rouge.c. */
 #include "config.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- text ---- */
 
-/* Appends the text with a space for each of the characters. */
+/* Appends the text with each of the characters replaced by a space. */
 static void add_blanked(str *out, utf8_text s, const char *chars)
 {
     str_add(out, s.s, s.n);
@@ -23,7 +23,7 @@ static void add_blanked(str *out, utf8_text s, const char *chars)
         if (out->s[i] && strchr(chars, out->s[i])) out->s[i] = ' ';
 }
 
-/* One space for each run of them. */
+/* Collapses runs of spaces to one space. */
 static void collapse_spaces(str *t)
 {
     size_t kept = 0;
@@ -34,8 +34,8 @@ static void collapse_spaces(str *t)
 
 typedef enum { PREFIX_NONE, PREFIX_AT_END, PREFIX_SKIPPED } prefix_found;
 
-/* Takes everything up to the first occurrence of a prefix and one character more off *s: of the first prefix in the
- * list that occurs at all. At the very end of the text there is no such character, and *s stays. */
+/* Removes everything up to the first prefix in the list that occurs, and one more character, from *s. If the prefix is
+ * at the very end, *s is unchanged. */
 static prefix_found skip_prefix(utf8_text *s, const char *const *prefixes)
 {
     for (; *prefixes; prefixes++) {
@@ -49,7 +49,7 @@ static prefix_found skip_prefix(utf8_text *s, const char *const *prefixes)
     return PREFIX_NONE;
 }
 
-/* word in "ABCD", as a substring. */
+/* Python's `word in "ABCD"`: a substring test. */
 static bool is_in_abcd(utf8_text word)
 {
     return word.n > 0 && text_contains(utf8_of("ABCD"), word);
@@ -68,7 +68,7 @@ status score_first_number(const metric_pair *p, double *score, err *e)
     return ST_OK;
 }
 
-/* 1 if the label is a word of the text, which is freed. */
+/* Scores 1 if the label is a word of the text. Frees the text. */
 static status score_words(str *t, utf8_text label, double *score, err *e)
 {
     text_list words = {0};
@@ -87,7 +87,7 @@ status score_kv_retrieval(const metric_pair *p, double *score, err *e)
     return score_words(&t, p->answer, score, e);
 }
 
-/* The first of the names alone counts. */
+/* Uses only the first name. */
 status score_longdialogue(const metric_pair *p, double *score, err *e)
 {
     str t = {0}, up = {0};
@@ -100,7 +100,7 @@ status score_longdialogue(const metric_pair *p, double *score, err *e)
 
 /* ---- choices ---- */
 
-/* Labels are the text of the right option and its letter. */
+/* Checks that the labels are the right option's text and its letter. */
 static status check_choice(const metric_pair *p, const char *task, err *e)
 {
     if (p->n_answers == 2 && p->answers[1].n == 1 && is_in_abcd(p->answers[1])) return ST_OK;
@@ -112,7 +112,7 @@ static bool begins_with_label(const metric_pair *p, utf8_text s)
     return text_starts(s, p->answers[0]) || text_starts(s, p->answers[1]);
 }
 
-/* InfLLM takes any character of the label: "Tango" for the label "Tom". */
+/* InfLLM's rule accepts any character of the label: "Tango" for the label "Tom". */
 static status choice(const metric_pair *p, bool infllm, double *score, err *e)
 {
     static const char *const prefixes[] = {"answer is:", "answer:", "answer is", "option is", NULL};
@@ -180,8 +180,8 @@ status score_code_debug(const metric_pair *p, double *score, err *e)
     return st;
 }
 
-/* Two stages, the second on what the first one left. Where neither finds a prefix the original draws a letter by a
- * generator that it seeds with the function's name; here that is a 0 which says so. */
+/* Runs two stages, the second on the rest of the first. If neither finds a prefix, the original draws a letter with a
+ * generator seeded by the function's name; here the score is 0, and `undecided` is set. */
 status score_code_debug_infllm(const metric_pair *p, double *score, err *e)
 {
     static const char *const stage[2][4] = {{"answer is:", "is:", "answer:", NULL},
@@ -203,15 +203,15 @@ status score_code_debug_infllm(const metric_pair *p, double *score, err *e)
 }
 
 /* ---- numbers ----
- * Whole numbers are compared digit by digit, of any length; a label with a decimal point or an exponent is a double, as
+ *  Whole numbers of any length are compared digit by digit. A label with a decimal point or an exponent is a double, as
  * Python's json reads it. */
 
 enum { MAX_LABEL = 320 }; /* the largest double has 309 digits */
 
 typedef struct {
     bool is_float, is_whole, negative;
-    double value;               /* of a float */
-    char digits[MAX_LABEL + 1]; /* of a whole one, without zeros in front; "" is 0 */
+    double value;               /* value of a float */
+    char digits[MAX_LABEL + 1]; /* digits of a whole number, without leading zeros; "" is 0 */
 } label_number;
 
 static status read_label(label_number *l, utf8_text s, err *e)
@@ -227,7 +227,7 @@ static status read_label(label_number *l, utf8_text s, err *e)
     l->is_float = digits[strspn(digits, "0123456789")] != 0;
     l->value = strtod(ascii, &end);
     if (end == ascii || *end || (l->is_float && !isfinite(l->value)))
-        return err_set(e, ST_FORMAT, "the answer '%.*s' is no number", s.n < 40 ? (int)s.n : 40, s.s);
+        return err_set(e, ST_FORMAT, "the answer '%.*s' is not a number", s.n < 40 ? (int)s.n : 40, s.s);
     l->is_whole = !l->is_float || rint(l->value) == l->value;
     l->negative = ascii[0] == '-';
     if (!l->is_whole) return ST_OK;
@@ -238,7 +238,7 @@ static status read_label(label_number *l, utf8_text s, err *e)
     return ST_OK;
 }
 
-/* The value of a decimal digit of any script: they come in runs of ten. */
+/* Returns the value of a decimal digit of any script; scripts have runs of ten. */
 static int digit_value(int32_t c)
 {
     int32_t first = c;
@@ -246,7 +246,7 @@ static int digit_value(int32_t c)
     return (int)((c - first) % 10);
 }
 
-/* The whole number of these digits, among which '_' is nothing. */
+/* True if the label is the whole number with these digits, in which '_' is ignored. */
 static bool equals_label(const label_number *l, bool negative, utf8_text digits)
 {
     size_t n = 0;
@@ -255,7 +255,7 @@ static bool equals_label(const label_number *l, bool negative, utf8_text digits)
         if (c == '_') continue;
         int v = digit_value(c);
         if (n == 0 && v == 0) continue;
-        if (l->digits[n] != '0' + v) return false; /* its end is no digit */
+        if (l->digits[n] != '0' + v) return false; /* the terminating NUL is not a digit */
         n++;
     }
     return l->digits[n] == 0 && l->negative == (negative && n > 0);
@@ -265,7 +265,7 @@ static bool equals_label(const label_number *l, bool negative, utf8_text digits)
 
 #define DIGITS "\\p{Nd}+"
 
-/* The last word, if int() reads it: a sign, digits, single underscores between them. */
+/* Scores the last word, if int() accepts it: a sign, digits, single underscores between them. */
 status score_code_run(const metric_pair *p, double *score, err *e)
 {
     label_number l;
@@ -310,8 +310,8 @@ static status to_double(double *out, utf8_text s, err *e)
     return st;
 }
 
-/* cuts: SCBench's int(float(x)) for an int label, so that decimals are cut off; else int("3.5") raises in the original,
- * and that is no answer here. */
+/* cuts: SCBench's int(float(x)) for an int label truncates decimals. Otherwise int("3.5") raises in the original, which
+ * counts as no answer here. */
 static status math_find(const metric_pair *p, bool cuts, double *score, err *e)
 {
     label_number l;
@@ -341,7 +341,7 @@ status score_math_find_whole(const metric_pair *p, double *score, err *e)
 
 /* ---- math_calc ---- */
 
-/* The runs of ASCII digits against the labels, up to the first that differs. */
+/* Compares the runs of ASCII digits with the labels, up to the first difference. */
 status score_math_calc(const metric_pair *p, double *score, err *e)
 {
     text_list runs = {0};

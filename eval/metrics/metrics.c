@@ -48,7 +48,7 @@ static status extract(const answer_rule *rule, str *out, bool *found, utf8_text 
     return str_check(out, e);
 }
 
-/* Compares the answer of an output, which it may change, with a label. */
+/* Compares the answer of an output with a label. Both may be modified. */
 static status compare(bool *same, const answer_rule *rule, str *answer, str *label, err *e)
 {
     if (rule->label) TRY(rule->label(label, e));
@@ -61,7 +61,7 @@ static status compare(bool *same, const answer_rule *rule, str *answer, str *lab
     return str_check(label, e);
 }
 
-/* 1 where the answer of an output is the label, by the metric's rule. */
+/* Scores 1 if the answer in an output equals the label, by the metric's rule. */
 static status score_answer(const metric_pair *p, double *score, err *e)
 {
     str answer = {0}, label = {0};
@@ -113,7 +113,7 @@ static const metric table[] = {
     {.name = "mrcr_v2", .score = score_mrcr_v2},
     {.name = "scbench_kv", .score = score_contains, .labels = true},
     {.name = "scbench_qa_eng", .score = score_contains_upper, .labels = true},
-    {.name = "scbench_vt", .score = score_share_found, .labels = true, .whole = true},
+    {.name = "scbench_vt", .score = score_fraction_found, .labels = true, .whole = true},
     {.name = "scbench_mf", .score = score_math_find_whole, .labels = true},
     BY_RULE(gsm8k, gsm8k),
     BY_RULE(gsm8k_strict, gsm8k_strict),

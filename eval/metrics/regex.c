@@ -31,12 +31,12 @@ void regex_close(regex *r)
 
 status regex_next(regex *r, bool *found, err *e)
 {
-    /* The first call checks the text for all. */
+    /* The first call validates the text for all. */
     int n = pcre2_match(r->code, (PCRE2_SPTR)r->s.s, r->s.n, r->end, r->end ? PCRE2_NO_UTF_CHECK : 0, r->data, NULL);
     *found = n > 0;
     if (n == PCRE2_ERROR_NOMATCH) return ST_OK;
     if (n <= PCRE2_ERROR_UTF8_ERR1 && n >= PCRE2_ERROR_UTF8_ERR21) return err_set(e, ST_FORMAT, "text is not UTF-8");
-    if (n < 0) return err_set(e, ST_UNSUPPORTED, "a text of %zu bytes takes too many steps to be searched", r->s.n);
+    if (n < 0) return err_set(e, ST_UNSUPPORTED, "searching a text of %zu bytes takes too many steps", r->s.n);
     const PCRE2_SIZE *offset = pcre2_get_ovector_pointer(r->data);
     r->begin = offset[0];
     r->end = offset[1];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Two kinds of ROUGE-L over longest common subsequences of words, which differ in what they count and in which of
- * several subsequences they take: evals.md 2.3, 2.4 and 6.2. The package `rouge` 1.0.1 counts distinct words of
- * sentences; rougeLsum of Google's rouge_score 0.1.2 without stemming counts words of lines, each of which is used up.
- */
+/* Two variants of ROUGE-L over longest common subsequences of words, which differ in counting and in the choice among
+ * equally long subsequences: evals.md 2.3, 2.4 and 6.2. The package `rouge` 1.0.1 counts distinct words of sentences.
+ * rougeLsum of Google's rouge_score 0.1.2 (without stemming) counts words of lines, each at most once. */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
@@ -11,9 +10,9 @@
 
 #include "kernels/base/mem.h"
 
-static const size_t MAX_CELLS = (size_t)1 << 32; /* some seconds, and at most 512 MiB */
+static const size_t MAX_CELLS = (size_t)1 << 32; /* takes some seconds and at most 512 MiB */
 
-/* The sentences or lines of a text: part i has the words end[i-1]..end[i]-1 of a list, the first from `begin`. */
+/* Sentences or lines of a text. Part i has the words end[i-1]..end[i]-1 of a list; the first part starts at `begin`. */
 typedef struct {
     size_t begin, *end, n, longest;
 } parts;
@@ -21,16 +20,16 @@ typedef struct {
 typedef struct {
     text_list words;
     parts hyp, ref;
-    uint32_t *id, *count; /* of every word; by id */
+    uint32_t *id, *count; /* id of each word; count by id */
     size_t n_distinct;
-    bool *common;     /* by word of ref: in the union of subsequences */
-    uint32_t *row[2]; /* lengths for the words of a part of ref up to i - 1 and i */
-    uint64_t *above;  /* a bit for each (i, j): the way back goes to i - 1 */
+    bool *common;     /* per word of ref: in the union of subsequences */
+    uint32_t *row[2]; /* subsequence lengths for the first i - 1 and i words of a part of ref */
+    uint64_t *above;  /* a bit for each (i, j): backtracking goes to i - 1 */
 } aligner;
 
 /* ---- words ---- */
 
-/* White space alone is a sentence of one empty word. */
+/* Appends the words of a sentence. A sentence of white space has one empty word. */
 static status push_sentence(text_list *words, utf8_text s, err *e)
 {
     size_t first = words->n;
@@ -68,8 +67,8 @@ static status split(parts *out, text_list *words, utf8_text s, char separator,
 
 /* ---- alignment ---- */
 
-/* Marks the words of x that are in one longest common subsequence of x and y: the one of the way back that takes equal
- * words, and else goes where the rest is longer; ties_up: to i - 1 where both are as long. */
+/* Marks the words of x that are in one longest common subsequence of x and y. Backtracking takes equal words, and else
+ * goes to the longer rest. ties_up: to i - 1 if both are equally long. */
 static void mark(aligner *a, const uint32_t *x, size_t n_x, const uint32_t *y, size_t n_y, bool ties_up, bool *in)
 {
     uint32_t *up = a->row[0], *cur = a->row[1];
@@ -102,7 +101,7 @@ static status allocate(aligner *a, err *e)
     size_t n_hyp = a->ref.begin, n_ref = a->words.n - n_hyp, cells;
     TRY(size_mul(&cells, n_ref, n_hyp, "rouge", e));
     if (cells > MAX_CELLS)
-        return err_set(e, ST_UNSUPPORTED, "rouge: texts of %zu and %zu words are too long to be aligned", n_hyp, n_ref);
+        return err_set(e, ST_UNSUPPORTED, "rouge: texts of %zu and %zu words are too long to align", n_hyp, n_ref);
     TRY(MEM_NEW(&a->id, a->words.n, e));
     TRY(text_number(a->id, &a->n_distinct, &a->words, e));
     TRY(MEM_NEW(&a->count, a->n_distinct, e));
@@ -198,7 +197,7 @@ status score_rouge_zh(const metric_pair *p, double *score, err *e)
 
 /* ---- rouge_score ---- */
 
-/* Returns how often a common word of the reference meets one of the prediction that is left. */
+/* Counts the common words of the reference, each matched with an unused word of the prediction. */
 static size_t count_hits(aligner *a)
 {
     size_t hits = 0, n_hyp = a->ref.begin;
@@ -211,7 +210,8 @@ static size_t count_hits(aligner *a)
     return hits;
 }
 
-/* The whole texts are made lower case, which is the same as line by line: no line's end is part of a word. */
+/* Converts the whole texts to lower case. This equals a conversion line by line, because words do not contain line
+ * ends. */
 status score_rouge_lsum(const metric_pair *p, double *score, err *e)
 {
     str low[2] = {{0}, {0}};

@@ -16,7 +16,7 @@
 enum { MAX_FREQ = 1000000000 };
 
 typedef struct {
-    utf8_text s; /* in the file */
+    utf8_text s; /* word, within the file */
     uint32_t freq;
 } entry;
 
@@ -32,7 +32,7 @@ typedef struct {
     size_t lo, hi;
 } range;
 
-/* Equal words stay in the order of the file. */
+/* Orders words; equal words keep the order of the file. */
 static int by_word(const void *a, const void *b)
 {
     const utf8_text *x = &((const entry *)a)->s, *y = &((const entry *)b)->s;
@@ -41,7 +41,8 @@ static int by_word(const void *a, const void *b)
     return d ? d : x->s < y->s ? -1 : 1;
 }
 
-/* Returns the first word of the range that is not before all words with the prefix or, `after`, behind all of them. */
+/* Returns the first word of the range that is not less than the prefix. after: the first word that is greater than all
+ * words with the prefix. */
 static size_t bound(const dictionary *d, range r, utf8_text prefix, bool after)
 {
     while (r.lo < r.hi) {
@@ -54,7 +55,7 @@ static size_t bound(const dictionary *d, range r, utf8_text prefix, bool after)
     return r.lo;
 }
 
-/* Leaves those words of the range that begin with the prefix; false: none. */
+/* Narrows the range to the words that begin with the prefix; false: none. */
 static bool narrow(const dictionary *d, range *r, utf8_text prefix)
 {
     r->lo = bound(d, *r, prefix, false);
@@ -62,7 +63,7 @@ static bool narrow(const dictionary *d, range *r, utf8_text prefix)
     return r->lo < r->hi;
 }
 
-/* Returns the frequency of the word that is the prefix of a range, as its last line says; 0: it is no word. */
+/* Returns the frequency of the word that equals the prefix of a range, from its last line; 0: not a word. */
 static uint32_t freq_of(const dictionary *d, range r, size_t prefix)
 {
     uint32_t freq = 0;
@@ -70,7 +71,7 @@ static uint32_t freq_of(const dictionary *d, range r, size_t prefix)
     return freq;
 }
 
-/* One line: a word, a space, a decimal number, and maybe more after another space. */
+/* Parses one line: a word, a space, a decimal number, and optionally more after another space. */
 static status add_line(dictionary *d, utf8_text s, const char *path, size_t line, err *e)
 {
     size_t space = text_find(s, 0, utf8_of(" ")), end = space < s.n ? space : s.n, i = end + 1;
@@ -109,10 +110,10 @@ static void dictionary_free(dictionary *d)
     file_map_close(&d->file);
 }
 
-/* ---- the hidden Markov model: each Chinese character begins, continues or ends a word or is one ---- */
+/* ---- the hidden Markov model: each Chinese character begins, continues or ends a word, or is one ---- */
 
 enum { HAN_FIRST = 0x4e00, HAN_LAST = 0x9fd5, N_HAN = HAN_LAST - HAN_FIRST + 1, MAX_MODEL_BYTES = 1 << 26 };
-enum { B, E, M, S, STATES }; /* the order of their letters, which decides ties */
+enum { B, E, M, S, STATES }; /* alphabetical order, which decides ties */
 static const double IMPOSSIBLE = -3.14e100;
 
 /* Natural logarithms. */
@@ -156,11 +157,11 @@ static bool read_row(hmm *h, const char *line)
     if (from < 0 || to < 0) return false;
     if (start) out = &h->start[from];
     if (trans) out = &h->trans[from][to];
-    if (c >= HAN_FIRST && c <= HAN_LAST) out = &h->emit[from][c - HAN_FIRST]; /* others never matter */
+    if (c >= HAN_FIRST && c <= HAN_LAST) out = &h->emit[from][c - HAN_FIRST]; /* others are never used */
     return sscanf(line + at, "%lf%n", out, &end) == 1 && !line[at + end] && *out <= 0 && *out >= IMPOSSIBLE;
 }
 
-/* Reads lines "start S lp", "trans S S2 lp", "emit S U+XXXX lp" with tabs between. */
+/* Reads tab-separated lines "start S lp", "trans S S2 lp", "emit S U+XXXX lp". */
 static status hmm_read(hmm *h, const char *path, err *e)
 {
     char *file, *next;
@@ -178,13 +179,13 @@ static status hmm_read(hmm *h, const char *path, err *e)
     return st;
 }
 
-/* The two states that may come before each one, the larger letter first: it wins ties. */
+/* The two possible predecessors of each state. The greater letter is first and wins ties. */
 static const uint8_t before[STATES][2] = {[B] = {S, E}, [E] = {M, B}, [M] = {M, B}, [S] = {S, E}};
 
-/* Every is_han character has so many bytes. */
+/* Number of bytes of every is_han character. */
 enum { HAN_BYTES = 3 };
 
-/* Number of the i-th character from HAN_FIRST on. */
+/* Returns the index of the i-th character, relative to HAN_FIRST. */
 static size_t han_at(utf8_text s, size_t i)
 {
     int32_t c = HAN_FIRST;
@@ -192,7 +193,7 @@ static size_t han_at(utf8_text s, size_t i)
     return (size_t)c - HAN_FIRST;
 }
 
-/* path[i] = state of character i of n. from [n, STATES] is scratch. */
+/* Sets path[i] to the state of character i of n (Viterbi). from [n, STATES] is scratch. */
 static void best_path(const hmm *h, utf8_text s, size_t n, uint8_t *path, uint8_t *from)
 {
     double v[STATES], w[STATES];
@@ -211,7 +212,7 @@ static void best_path(const hmm *h, utf8_text s, size_t n, uint8_t *path, uint8_
     for (size_t i = n; i-- > 0; y = from[i * STATES + y]) path[i] = y;
 }
 
-/* Appends the words of s, which holds is_han characters only and at least one. */
+/* Appends the words of s, which consists of at least one is_han character. */
 static status hmm_cut(const hmm *h, utf8_text s, text_list *words, err *e)
 {
     uint8_t *path;
@@ -226,7 +227,7 @@ static status hmm_cut(const hmm *h, utf8_text s, text_list *words, err *e)
             begin = i + 1;
         }
     mem_free(path);
-    return st; /* the last state is E or S, so nothing is left over */
+    return st; /* the last state is E or S, so no character is left */
 }
 
 /* ---- the segmenter ---- */
@@ -277,13 +278,13 @@ static bool is_alnum(int32_t c)
     return char_is_ascii_digit(c) || char_is_ascii_letter(c);
 }
 
-/* What the dictionary is asked about: jieba's re_han_default. */
+/* True for characters of blocks that are looked up in the dictionary: jieba's re_han_default. */
 static bool is_block_char(int32_t c)
 {
     return is_han(c) || is_alnum(c) || (c > 0 && c < 0x80 && strchr("+#&._%-", c));
 }
 
-/* Takes the longest run off s, which is not empty, whose characters all are `in`, as is returned, or all are not. */
+/* Removes the longest run of characters with the same value of `in` from s, which is not empty. Returns this value. */
 static bool take_run(utf8_text *run, utf8_text *s, bool (*in)(int32_t))
 {
     utf8_text rest = *s;
@@ -296,7 +297,7 @@ static bool take_run(utf8_text *run, utf8_text *s, bool (*in)(int32_t))
     return first;
 }
 
-/* Length of [a-zA-Z0-9]+(\.\d+)?%? at the beginning of s, 0 where it does not match. */
+/* Returns the length of [a-zA-Z0-9]+(\.\d+)?%? at the beginning of s; 0: no match. */
 static size_t number_or_name(utf8_text s)
 {
     size_t i = 0;
@@ -309,7 +310,7 @@ static size_t number_or_name(utf8_text s)
     return i < s.n && s.s[i] == '%' ? i + 1 : i;
 }
 
-/* Letters, digits and signs without Chinese characters: names and numbers, and what is between them. */
+/* Splits a text without Chinese characters into names, numbers, and the runs between them. */
 static status cut_ascii(utf8_text s, text_list *words, err *e)
 {
     while (s.n) {
@@ -321,7 +322,7 @@ static status cut_ascii(utf8_text s, text_list *words, err *e)
     return ST_OK;
 }
 
-/* finalseg.cut: what the dictionary leaves in single characters. */
+/* finalseg.cut: splits text that the dictionary leaves in single characters. */
 static status cut_unknown(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
     for (utf8_text run; s.n;)
@@ -344,7 +345,7 @@ static status push_characters(text_list *words, utf8_text s, err *e)
     return ST_OK;
 }
 
-/* Characters that the path left single. A dictionary word among them falls apart too: jieba does so. */
+/* Splits characters that the path left single. A dictionary word among them is also split, as in jieba. */
 static status cut_singles(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
     bool unknown = s.n > text_first(s, 1).n && !is_word(g, s);
@@ -354,13 +355,12 @@ static status cut_singles(const segmenter *g, utf8_text s, text_list *words, err
 /* ---- the graph of words ---- */
 
 typedef struct {
-    double score; /* of the best path from here to the block's end */
-    size_t end;   /* of its first word */
-    bool single;  /* that has one character */
+    double score; /* score of the best path from here to the block's end */
+    size_t end;   /* end of its first word */
+    bool single;  /* the first word has one character */
 } step;
 
-/* Best first word from every byte that begins a character, from right to left; of equal ones the longer.
- * path[s.n].score = 0. */
+/* Finds the best first word at every character, from right to left; of equal ones the longer. path[s.n].score = 0. */
 static void find_path(const segmenter *g, utf8_text s, step *path)
 {
     int32_t c;
@@ -385,7 +385,7 @@ static void find_path(const segmenter *g, utf8_text s, step *path)
 static status cut_block(const segmenter *g, utf8_text s, text_list *words, err *e)
 {
     step *path;
-    size_t single = 0; /* where the single characters begin that are not yet given out */
+    size_t single = 0; /* start of the pending single characters */
     status st;
     TRY(MEM_NEW(&path, s.n + 1, e));
     find_path(g, s, path);

@@ -54,7 +54,7 @@ bool char_is_punct(int32_t c)
 
 bool char_is_punct_zh(int32_t c)
 {
-    /* Not in the list, though one would expect them: U+300A, U+FF0E, U+00B7. */
+    /* Contrary to expectation, the list lacks U+300A, U+FF0E and U+00B7. */
     static const int32_t range[][2] = {
         {0x2013, 0x2014}, {0x2018, 0x2019}, {0x201b, 0x201f}, {0x2026, 0x2027}, {0x3001, 0x3003},
         {0x300b, 0x3011}, {0x3014, 0x301f}, {0x3030, 0x3030}, {0x303e, 0x303f}, {0xfe4f, 0xfe4f},
@@ -68,7 +68,7 @@ bool char_is_punct_zh(int32_t c)
 
 /* ---- lower case ---- */
 
-/* Unicode's Cased, without those characters that are Case_Ignorable too. */
+/* Unicode's Cased, except characters that are also Case_Ignorable. */
 static bool is_cased(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
@@ -94,7 +94,7 @@ static bool is_case_ignorable(int32_t c)
     }
 }
 
-/* Unicode's Final_Sigma: a cased letter before s[at], none after s[end], whatever is ignorable between. */
+/* Unicode's Final_Sigma: a cased letter before s[at] and none after s[end], skipping case-ignorable characters. */
 static bool sigma_is_final(utf8_text s, size_t at, size_t end)
 {
     int32_t c = 0;
@@ -126,7 +126,8 @@ void str_add_upper(str *t, utf8_text s)
 {
     enum { MOST = 4 };
     for (int32_t c, folded[MOST]; text_next(&s, &c);) {
-        /* An upper case of several characters is that of those of the case folding, which capitals do not take. */
+        /* If the upper case has several characters, they are those of the case folding in upper case; capitals have
+         * none. */
         bool capital = utf8proc_category(c) == UTF8PROC_CATEGORY_LU;
         utf8proc_ssize_t n = capital ? 0 : utf8proc_decompose_char(c, folded, MOST, UTF8PROC_CASEFOLD, &(int){0});
         if (n < 2) str_add_char(t, utf8proc_toupper(c));
@@ -264,7 +265,7 @@ status text_number(uint32_t *id, size_t *n_distinct, const text_list *l, err *e)
     return ST_OK;
 }
 
-/* ---- texts that are rewritten ---- */
+/* ---- growing texts ---- */
 
 void str_free(str *t)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores by words and labels: overlap of words (evals.md 2.1, 2.2, 6.2), and equality of labels and numbers (2.5, 2.6).
- */
+/* Scores based on words and labels: word overlap (evals.md 2.1, 2.2, 6.2), and equality of labels and numbers (2.5,
+ * 2.6). */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
@@ -10,7 +10,7 @@
 
 /* ---- F1 of two lists of tokens ---- */
 
-/* `tokens` holds those of the prediction, n, then the answer's. */
+/* Computes F1. `tokens` holds the n tokens of the prediction, then those of the answer. */
 static status token_f1(const text_list *tokens, size_t n, double *score, err *e)
 {
     size_t n_distinct, common = 0;
@@ -33,7 +33,7 @@ done:
     return st;
 }
 
-/* Appends the tokens of a text with white space between them. */
+/* Appends the tokens of a text, separated by white space. */
 typedef status (*tokenize)(str *out, metrics *m, utf8_text s, err *e);
 
 static status score_f1(const metric_pair *p, tokenize add_tokens, double *score, err *e)
@@ -56,7 +56,7 @@ done:
     return st;
 }
 
-/* Appends the lower case of s without the characters that are dropped. */
+/* Appends the lower case of s without the dropped characters. */
 static void add_lower(str *out, utf8_text s, bool (*is_dropped)(int32_t))
 {
     str low = {0};
@@ -73,7 +73,7 @@ static bool is_article(utf8_text s)
     return text_equal(s, utf8_of("a")) || text_equal(s, utf8_of("an")) || text_equal(s, utf8_of("the"));
 }
 
-/* normalize_answer(s): each a, an, the that is a whole run of word characters becomes spaces. */
+/* normalize_answer(s): replaces a, an, the by spaces if they are whole runs of word characters. */
 static status add_english(str *out, metrics *m, utf8_text s, err *e)
 {
     text_list runs = {0};
@@ -91,7 +91,7 @@ static bool is_dropped_zh(int32_t c)
     return char_is_punct_zh(c) || is_python_space(c);
 }
 
-/* Words of the raw text, each normalized by itself. */
+/* Appends the words of the raw text, each normalized by itself. */
 static status add_chinese(str *out, metrics *m, utf8_text s, err *e)
 {
     text_list words = {0};
@@ -106,7 +106,7 @@ static status add_chinese(str *out, metrics *m, utf8_text s, err *e)
     return st;
 }
 
-/* What is left of the text, each character a token. */
+/* Appends each remaining character of the text as a token. */
 static status add_characters(str *out, metrics *m, utf8_text s, err *e)
 {
     str kept = {0};
@@ -136,7 +136,7 @@ status score_char_f1_zh(const metric_pair *p, double *score, err *e)
 
 /* ---- labels ---- */
 
-/* Takes the first span that equals s out of the list. */
+/* Removes the first element that equals s from the list. */
 static void remove_first(text_list *l, utf8_text s)
 {
     size_t i = 0;
@@ -151,7 +151,8 @@ status score_classification(const metric_pair *p, double *score, err *e)
     if (!p->classes) return err_set(e, ST_FORMAT, "classification: the list of classes (all_classes) is missing");
     for (size_t i = 0; i < p->n_classes && st == ST_OK; i++)
         if (text_contains(p->prediction, p->classes[i])) st = text_push(&found, p->classes[i], e);
-    /* The original removes from the list that it walks, so the label after a removed one is not looked at. */
+    /* The original removes elements from the list while iterating over it, so it skips the label after a removed
+     * one. */
     for (size_t i = 0; i < found.n; i++) {
         utf8_text label = found.s[i];
         if (text_contains(p->answer, label) && !text_equal(label, p->answer)) remove_first(&found, label);
@@ -161,8 +162,8 @@ status score_classification(const metric_pair *p, double *score, err *e)
     return st;
 }
 
-/* The share of the prediction's numbers that are written exactly as `target`. */
-static status share_of_numbers(utf8_text prediction, utf8_text target, double *score, err *e)
+/* Scores the fraction of the prediction's numbers that are spelled exactly as `target`. */
+static status fraction_of_numbers(utf8_text prediction, utf8_text target, double *score, err *e)
 {
     text_list numbers = {0};
     size_t right = 0;
@@ -175,17 +176,17 @@ static status share_of_numbers(utf8_text prediction, utf8_text target, double *s
 
 status score_count(const metric_pair *p, double *score, err *e)
 {
-    return share_of_numbers(p->prediction, p->answer, score, e);
+    return fraction_of_numbers(p->prediction, p->answer, score, e);
 }
 
-/* number: pattern of the paragraph's number in the answer. */
+/* number: pattern of the paragraph number in the answer. */
 static status retrieval(const metric_pair *p, const char *number, double *score, err *e)
 {
     utf8_text target;
     bool found;
     TRY(regex_find(&target, &found, number, false, p->answer, e));
-    if (!found) return err_set(e, ST_FORMAT, "retrieval: the answer names no paragraph number");
-    return share_of_numbers(p->prediction, target, score, e);
+    if (!found) return err_set(e, ST_FORMAT, "retrieval: the answer has no paragraph number");
+    return fraction_of_numbers(p->prediction, target, score, e);
 }
 
 status score_retrieval(const metric_pair *p, double *score, err *e)
@@ -200,8 +201,8 @@ status score_retrieval_zh(const metric_pair *p, double *score, err *e)
 
 /* ---- labels that a prediction contains ---- */
 
-/* The share of the labels that the lower-cased prediction contains. */
-static status share_found(const metric_pair *p, double *score, err *e)
+/* Scores the fraction of the labels that the lower-cased prediction contains. */
+static status fraction_found(const metric_pair *p, double *score, err *e)
 {
     size_t found = 0;
     for (size_t i = 0; i < p->n_answers; i++) {
@@ -213,7 +214,7 @@ static status share_found(const metric_pair *p, double *score, err *e)
     return ST_OK;
 }
 
-/* SCBench (doc/evals.md 16; microsoft/MInference scbench/compute_scores.py). */
+/* Scores of SCBench (doc/evals.md 16; microsoft/MInference scbench/compute_scores.py). */
 status score_contains(const metric_pair *p, double *score, err *e)
 {
     (void)e;
@@ -229,15 +230,15 @@ status score_contains_upper(const metric_pair *p, double *score, err *e)
     return ST_OK;
 }
 
-status score_share_found(const metric_pair *p, double *score, err *e)
+status score_fraction_found(const metric_pair *p, double *score, err *e)
 {
-    TRY(share_found(p, score, e));
+    TRY(fraction_found(p, score, e));
     *score = round_decimals(*score, 2);
     return ST_OK;
 }
 
-/* RULER (evals.md 15.5; NVIDIA/RULER scripts/eval/): nothing white is at the ends of the prediction, and control
- * characters become newlines. */
+/* Scores RULER (evals.md 15.5; NVIDIA/RULER scripts/eval/): the prediction is stripped, and control characters become
+ * newlines. */
 static status ruler(const metric_pair *p, const utf8_text *answers, size_t n, double *score, err *e)
 {
     str low = {0};
@@ -249,7 +250,7 @@ static status ruler(const metric_pair *p, const utf8_text *answers, size_t n, do
     cleaned.answers = answers;
     cleaned.n_answers = n;
     status st = str_check(&low, e);
-    if (st == ST_OK) st = share_found(&cleaned, score, e);
+    if (st == ST_OK) st = fraction_found(&cleaned, score, e);
     str_free(&low);
     return st;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval mrcr`: which of several requests that are alike is repeated, by needles and lengths. doc/evals.md 18. */
+/* `eval mrcr`: repeat one of several similar requests; scores by number of needles and length. doc/evals.md 18. */
 #include "config.h"
 
 #include <math.h>
@@ -10,18 +10,18 @@
 #include "eval/mrcr/mrcr.h"
 #include "kernels/base/mem.h"
 
-/* NEW: tokens of an answer, at most. FIRST_BIN: the shortest bin of lengths begins at 2^12 tokens. */
+/* NEW: maximum tokens of an answer. FIRST_BIN: the first doubling of lengths starts at 2^12 tokens. */
 enum { NEW = 1024, FIRST_BIN = 12, BINS = 12 };
 
 typedef struct {
     evaluation_options common;
-    double temp; /* NAN: as the data's own code */
+    double temp; /* NAN: as in the reference code of the data */
 } mrcr_options;
 
 typedef struct {
     const evaluation *ev;
     sampler_options sampling;
-    size_t shortest; /* tokens of the shortest prompt so far */
+    size_t shortest; /* tokens of the shortest prompt seen */
 } mrcr_run;
 
 static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
@@ -31,8 +31,7 @@ static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
 
 /* ---- prompts ---- */
 
-/* Returns the most new tokens. Official prompts have room for answers of any length; here an answer takes at most half
- * of the window. */
+/* Returns the maximum number of new tokens: at most half of the window. The official code does not limit answers. */
 static size_t new_tokens(const evaluation *ev)
 {
     return ev->window / 2 < NEW ? (size_t)(ev->window / 2) : NEW;
@@ -45,15 +44,15 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
     return ST_OK;
 }
 
-/* Nothing of a conversation may be cut. */
+/* Leaves out prompts that do not fit; conversations are never cut. */
 static status check_length(const mrcr_run *r, const evaluation *ev, evaluation_item *x, err *e)
 {
     const size_t n = x->tokens.n_tokens, most = ev->prompter.max_length;
     x->left_out = n > most || n + new_tokens(ev) > (size_t)ev->window;
     if (!x->left_out || ev->samples.n > 1) return ST_OK;
     return err_set(e, ST_USAGE,
-                   "--ctx: none of the %zu prompts has at most %zu tokens, which %zu new ones leave of a window of "
-                   "%lld; the shortest has %zu",
+                   "--ctx: all %zu prompts have more than the %zu tokens that %zu new ones leave in a window of %lld; "
+                   "the shortest has %zu",
                    ev->n_left_out + 1, most, new_tokens(ev), (long long)ev->window, r->shortest);
 }
 
@@ -64,7 +63,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     mrcr_sample *s = sample_at(r, i);
     token_list answer = {0};
     prompt_text text;
-    TRY(mrcr_text(&text, s, how->tok, how->chat_template, how->wrap != WRAP_RAW, e));
+    TRY(mrcr_text(&text, s, how, e));
     mrcr_sample_forget(s);
     status st = prompter_encode(&out->tokens, how, true, &text, text.n, e);
     mem_free(text.s);
@@ -103,7 +102,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 
 /* ---- the report ---- */
 
-/* Returns 0 for lengths below 2^12 tokens, else the number of the doubling, whose end belongs to it. */
+/* Returns 0 for lengths below 2^12 tokens, else the number of the doubling, which includes its upper end. */
 static int bin_of(size_t n)
 {
     int k = 0;
@@ -123,21 +122,21 @@ static bool name_group(const void *own, const answer_group *g, int level, char o
 {
     const int needles = (int)g->key[0], bin = (int)g->key[1], k = FIRST_BIN + bin - 11;
     (void)own;
-    if (level == 0 && needles == 0) snprintf(out, ANSWER_NAME, "needles not told");
+    if (level == 0 && needles == 0) snprintf(out, ANSWER_NAME, "unknown number of needles");
     else if (level == 0) snprintf(out, ANSWER_NAME, "%d needles", needles);
     else if (bin == 0) snprintf(out, ANSWER_NAME, "under %dk tokens", (1 << FIRST_BIN) / 1024);
     else snprintf(out, ANSWER_NAME, "%dk to %dk tokens", 1 << k, 2 << k);
     return level < 2;
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
     const mrcr_run *r = ev->own;
-    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", ev->samples.n,
-                   ev->n_left_out, prompt_wrap_name(ev->prompter.wrap)));
-    if (!ev->sampling) return ST_OK;
-    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->o->run.seed.value);
+    paragraph("MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", ev->samples.n,
+              ev->n_left_out, prompt_wrap_name(ev->prompter.wrap));
+    if (!ev->sampling) return;
+    paragraph(", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->o->run.seed.value);
 }
 
 static void add_cell(json_t **list, const answers *a, size_t row, const answer_group *g, int level)
@@ -150,11 +149,11 @@ static void add_cell(json_t **list, const answers *a, size_t row, const answer_g
 }
 
 static const answers_layout layout = {
-    .answer = answer_of, .title = print_title, .name = name_group, .cell = add_cell, .options = config};
+    .answer = answer_of, .title = add_title, .name = name_group, .cell = add_cell, .options = config};
 
 /* ---- the command ---- */
 
-/* The published runs of version 2 sample with temperature 1; the others are greedy. */
+/* Defaults to the published sampling: temperature 1 for version 2, greedy otherwise. */
 static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
 {
     const mrcr_options *o = ev->options;
@@ -163,10 +162,10 @@ static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
     for (size_t i = 0; i < r->ev->samples.n; i++) v2 += mrcr_is_v2(sample_at(r, i));
     if (isnan(o->temp) && v2 > 0 && v2 < r->ev->samples.n)
         return err_set(e, ST_USAGE,
-                       "--data: samples of version 2 are drawn with temperature 1, the others are greedy: "
-                       "--temp T for all, or runs apart");
+                       "--data: samples of version 2 use temperature 1, the others are greedy; set --temp T or run "
+                       "them separately");
     r->sampling = (sampler_options){.temp = isnan(o->temp) ? v2 > 0 : o->temp, .top_p = 1, .repeat_penalty = 1};
-    TRY(sampler_create(&unused, &r->sampling, 1, e)); /* its ranges */
+    TRY(sampler_create(&unused, &r->sampling, 1, e)); /* checks the ranges */
     sampler_free(unused);
     if (r->sampling.temp > 0) ev->sampling = &r->sampling;
     return ST_OK;
@@ -195,8 +194,7 @@ static const evaluation_kind evaluation_of_mrcr = {.name = "mrcr",
                                                    .layout = &layout};
 
 static const cli_option options[] = {OPTION("temp", "T", NUMBER((double)NAN), AT(mrcr_options, temp),
-                                            "temperature, 0 = greedy (default 0, of version 2 it is 1)"),
+                                            "temperature, 0 = greedy (default: 0; for version 2, 1)"),
                                      {0}};
 
-EVALUATION_COMMAND(mrcr, SAMPLE_OPTIONS_GROUPS,
-                   "MRCR, one of several like requests repeated: strategies and budgets compared");
+EVALUATION_COMMAND(mrcr, SAMPLE_OPTIONS_GROUPS, "MRCR, repeating one of several similar requests");

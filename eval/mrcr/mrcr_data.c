@@ -17,13 +17,15 @@ static status check_message(const json_t *m, size_t i, const char *where, err *e
     const char *role = json_string_value(json_object_get(m, "role"));
     bool known = false;
     for (size_t k = 0; role && k < 3; k++) known |= strcmp(role, roles[k]) == 0;
-    if (!known) return err_set(e, ST_FORMAT, "%s: 'prompt': message %zu has no role of a conversation", where, i + 1);
+    if (!known)
+        return err_set(e, ST_FORMAT, "%s: 'prompt': message %zu: 'role' must be system, user or assistant", where,
+                       i + 1);
     utf8_text text = {json_string_value(content), json_string_length(content)};
     if (text.s && !sample_has_nul(text)) return ST_OK;
     return err_set(e, ST_FORMAT, "%s: 'prompt': message %zu has no text", where, i + 1);
 }
 
-/* The list of messages, or the text of one. */
+/* Reads the list of messages, or its JSON text. */
 static status read_messages(mrcr_sample *s, const char *where, err *e)
 {
     json_t *prompt = json_object_get(s->at.root, "prompt"), *parsed = NULL;
@@ -40,7 +42,7 @@ static status read_messages(mrcr_sample *s, const char *where, err *e)
     return ST_OK;
 }
 
-/* A whole number, or its text as CSV has it. */
+/* Reads a whole number, or its text as in CSV. */
 static status read_needles(mrcr_sample *s, const char *where, err *e)
 {
     const json_t *n = json_object_get(s->at.root, "n_needles");
@@ -51,7 +53,7 @@ static status read_needles(mrcr_sample *s, const char *where, err *e)
                : err_set(e, ST_FORMAT, "%s: 'n_needles': expected a whole number of at least 1", where);
 }
 
-/* Returns the number in front of "needle" in the name of a CSV file; 0: there is none. */
+/* Returns the number before "needle" in the name of a CSV file, or 0. */
 static int64_t needles_of_name(const char *name)
 {
     const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name, *mark = strstr(base, "needle"), *d = mark;
@@ -93,22 +95,6 @@ void mrcr_sample_forget(mrcr_sample *s)
 
 /* ---- prompts ---- */
 
-static status to_chat(prompt_text *out, const mrcr_sample *s, const tokenizer *tok, const char *name, err *e)
-{
-    size_t i, n = json_array_size(s->messages);
-    json_t *m;
-    chat_message *list;
-    TRY(MEM_NEW(&list, n, e));
-    json_array_foreach(s->messages, i, m)
-    {
-        list[i].role = json_string_value(json_object_get(m, "role"));
-        list[i].content = json_string_value(json_object_get(m, "content"));
-    }
-    status st = chat_render(tok, name, list, n, &out->s, &out->n, e);
-    mem_free(list);
-    return st;
-}
-
 /* Writes "user: ...\n\nassistant: ...\n\n", and "assistant:" at the end. */
 static status to_raw(prompt_text *out, const json_t *messages, err *e)
 {
@@ -123,11 +109,11 @@ static status to_raw(prompt_text *out, const json_t *messages, err *e)
     return prompt_add(out, "assistant:", strlen("assistant:"), e);
 }
 
-status mrcr_text(prompt_text *out, const mrcr_sample *s, const tokenizer *tok, const char *name, bool chat, err *e)
+status mrcr_text(prompt_text *out, const mrcr_sample *s, const prompter *how, err *e)
 {
     *out = (prompt_text){0};
-    if (s->messages && chat) return to_chat(out, s, tok, name, e);
+    if (s->messages && how->wrap != WRAP_RAW) return prompter_chat(out, how, s->messages, e);
     if (s->messages) return to_raw(out, s->messages, e);
     TRY(prompt_add(out, s->queries.s, s->queries.n, e));
-    return chat ? prompt_to_chat(out, tok, name, e) : ST_OK;
+    return how->wrap != WRAP_RAW ? prompter_ask(out, how, e) : ST_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval niah`: a sentence hidden in a text, at every depth of every length. doc/evals.md 19. */
+/* `eval niah`: a sentence hidden in a text, at several depths and lengths. doc/evals.md 19. */
 #include "config.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "kernels/base/rng.h"
 #include "tokenizer/chars.h"
 
-/* NEW: tokens of an answer. SPARE: of a length, what may stay free. BINS: depths that are lines of the table. */
+/* NEW: tokens of an answer. SPARE: tokens of a length that may stay unused. BINS: depths in the table. */
 enum { NEW = 32, SPARE = 32, BINS = 5, LEAST_PIECE = 64, MAX_TEXT_BYTES = 1 << 28, MAX_SMALL_BYTES = 1 << 16 };
 
 static const char NEEDLE[] = "The secret number is 71432.", KEY[] = "71432",
@@ -31,15 +31,15 @@ typedef struct {
     evaluation *ev; /* an item for each trial of each length */
     int64_t *ctx;
     size_t n_ctx, n_trials;
-    char *haystack, *needle, *question; /* of files; NULL: ours */
+    char *haystack, *needle, *question; /* contents of files; NULL: built-in text */
     niah_texts texts;
-    double bytes_per_token; /* of the haystack, about */
+    double bytes_per_token; /* average over the start of the haystack */
     json_t *sums;           /* SHA-256 of the haystack, for the configuration */
 } niah_run;
 
 /* ---- options ---- */
 
-/* A short text of a file, stripped; else `ours`. */
+/* Reads a short text from a file and strips it; path NULL: uses `ours`. */
 static status read_short(utf8_text *out, char **store, const char *path, const char *option, const char *ours, err *e)
 {
     *out = (utf8_text){ours, strlen(ours)};
@@ -74,9 +74,8 @@ static status load(void *own, evaluation *ev, err *e)
     r->n_trials = (size_t)ev->o->trials;
     TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->o->run.attn.ctx, "1024,2048,4096", "--ctx", e));
     ev->n_samples = r->n_ctx * r->n_trials;
-    if (!o->needle != !o->question)
-        return err_set(e, ST_USAGE, "--needle and --question go together: what is hidden, and what is asked");
-    if (o->key && !o->needle) return err_set(e, ST_USAGE, "--key: of a needle of your own (--needle FILE)");
+    if (!o->needle != !o->question) return err_set(e, ST_USAGE, "--needle and --question: one requires the other");
+    if (o->key && !o->needle) return err_set(e, ST_USAGE, "--key: requires --needle FILE");
     TRY(read_short(&r->texts.needle, &r->needle, o->needle, "--needle", NEEDLE, e));
     TRY(read_short(&r->texts.question, &r->question, o->question, "--question", QUESTION, e));
     r->texts.key = o->key      ? (utf8_text){o->key, strlen(o->key)}
@@ -93,7 +92,7 @@ static double depth_of(const niah_run *r, size_t trial)
     return r->n_trials > 1 ? 100.0 * (double)trial / (double)(r->n_trials - 1) : 50;
 }
 
-/* Where in the haystack a trial begins. */
+/* Returns the byte of the haystack where a trial starts. */
 static size_t start_of(const niah_run *r, int64_t ctx, size_t trial)
 {
     rng random = {r->ev->o->run.seed.value};
@@ -102,25 +101,26 @@ static size_t start_of(const niah_run *r, int64_t ctx, size_t trial)
     return (size_t)rng_below(&random, r->texts.haystack.n);
 }
 
-/* The prompt with about n bytes of haystack in tokens; decode: the question, and what follows it, token by token. */
+/* Encodes the prompt with about n bytes of haystack. With protocol decode, the question and everything after it go into
+ * the tail. */
 static status encode(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t trial, size_t n, err *e)
 {
     const prompter *how = &r->ev->prompter;
     prompt_text text;
     size_t question = 0;
     status st = niah_text(&text, &question, &r->texts, start_of(r, ctx, trial), n, depth_of(r, trial), e);
-    size_t behind = text.n - question;
-    if (st == ST_OK && how->wrap != WRAP_RAW) st = prompt_to_chat(&text, how->tok, how->chat_template, e);
+    size_t n_question = text.n - question;
+    if (st == ST_OK && how->wrap != WRAP_RAW) st = prompter_ask(&text, how, e);
     size_t cut = text.n;
-    if (st == ST_OK && how->decode) { /* the last place where the question stands */
-        for (cut = text.n - behind; memcmp(text.s + cut, r->texts.question.s, behind) != 0 && cut > 0;) cut--;
+    if (st == ST_OK && how->decode) { /* the last occurrence of the question */
+        for (cut = text.n - n_question; memcmp(text.s + cut, r->texts.question.s, n_question) != 0 && cut > 0;) cut--;
     }
     if (st == ST_OK) st = prompter_encode(out, how, true, &text, cut, e);
     mem_free(text.s);
     return st;
 }
 
-/* The prompt that fills the length but for a few tokens. */
+/* Makes the prompt that fills the length except for a few tokens. */
 static status fit(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t trial, err *e)
 {
     size_t room = (size_t)ctx - NEW, n = (size_t)((double)room * r->bytes_per_token);
@@ -131,7 +131,8 @@ static status fit(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t tri
         bool fits = tokens <= room;
         if (fits && (shrinks || room - tokens <= SPARE)) return ST_OK;
         if (!fits && n <= LEAST_PIECE)
-            return err_set(e, ST_USAGE, "--ctx %lld: too short, at least %zu tokens", (long long)ctx, tokens + NEW);
+            return err_set(e, ST_USAGE, "--ctx %lld: too short; at least %zu tokens are needed", (long long)ctx,
+                           tokens + NEW);
         double off = r->bytes_per_token * fabs((double)tokens - (double)room);
         if (fits) {
             n += (size_t)(off / 2) + 1;
@@ -156,7 +157,8 @@ static status ready(void *own, evaluation *ev, err *e)
     token_list_free(&ids);
     for (size_t i = 0; i < r->n_ctx; i++) {
         if (r->ctx[i] <= NEW)
-            return err_set(e, ST_USAGE, "--ctx %lld: an answer alone takes %d tokens", (long long)r->ctx[i], NEW);
+            return err_set(e, ST_USAGE, "--ctx %lld: too short; the answer alone takes %d tokens", (long long)r->ctx[i],
+                           NEW);
         cli_warn_ctx(ev->g.m, r->ctx[i]);
     }
     return ST_OK;
@@ -185,12 +187,12 @@ static json_t *identity(const void *own, const evaluation_item *x)
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
 {
     const niah_run *r = own;
-    double share;
+    double fraction;
     bool found;
     (void)ev;
-    TRY(niah_score(&share, &found, answer, r->texts.key, e));
+    TRY(niah_score(&fraction, &found, answer, r->texts.key, e));
     *members = json_pack("{s:f, s:s%, s:f, s:b}", "depth", depth_of(r, i % r->n_trials), "prediction", answer.s,
-                         answer.n, "score", share, "found", found);
+                         answer.n, "score", fraction, "found", found);
     return ST_OK;
 }
 
@@ -199,7 +201,7 @@ static json_t *config(const void *own)
     const niah_run *r = own;
     const niah_texts *t = &r->texts;
     const prompter *p = &r->ev->prompter;
-    const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(p->tok);
+    const char *chat = tokenizer_chat_template(p->tok);
     return json_pack("{s:o, s:I, s:s, s:s, s:s?, s:O, s:s%, s:s%, s:s%}", "ctx", report_sizes(r->ctx, r->n_ctx),
                      "trials", (json_int_t)r->n_trials, "protocol", protocol_of(r->ev), "wrap",
                      prompt_wrap_name(p->wrap), "template", p->wrap == WRAP_RAW ? NULL : chat, "haystack", r->sums,
@@ -209,7 +211,7 @@ static json_t *config(const void *own)
 
 /* ---- the report ---- */
 
-/* Answers are grouped by length, and by depths up to and with 100 in equal bins. */
+/* Groups answers by length, and by depth in equal bins; depth 100 belongs to the last bin. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const niah_run *r = own;
@@ -248,11 +250,11 @@ static status print_length(const answers *a, const niah_run *r, size_t length, e
     return evaluation_table_line(&a->t, 2, "the whole key", r->n_trials, 1, e);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
-    return out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
-                      protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->o->run.seed.value);
+    paragraph("needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
+              protocol_of(ev), prompt_wrap_name(ev->prompter.wrap), (unsigned long long)ev->o->run.seed.value);
 }
 
 static status print_scores(const answers *a, err *e)
@@ -305,7 +307,7 @@ static double plain_mean(double sum, size_t n)
 }
 
 static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .lines = print_scores,
                                       .json = write_json,
                                       .decimals = 1,
@@ -346,19 +348,20 @@ static const evaluation_kind evaluation_of_niah = {.name = "niah",
 
 static const cli_option options[] = {
     OPTION("haystack", "FILE", TEXT, OWN(haystack),
-           "the text to hide in, used again from its start where it ends (default: the book of eval pg19)"),
+           "text that hides the needle, repeated if too short (default: the book of eval pg19)"),
     OPTION("needle", "FILE", TEXT, OWN(needle),
-           "what is hidden (default: \"The secret number is 71432.\"), with --question"),
-    OPTION("question", "FILE", TEXT, OWN(question), "what is asked behind the text"),
-    OPTION("key", "TEXT", TEXT, OWN(key),
-           "the words that an answer to --question should have (default: those of the needle)"),
+           "hidden text (default: \"The secret number is 71432.\"); requires --question"),
+    OPTION("question", "FILE", TEXT, OWN(question), "question after the text; requires --needle"),
+    OPTION("key", "TEXT", TEXT, OWN(key), "words expected in the answer (default: those of the needle)"),
     OPTION("protocol", "decode|prefill", TEXT, AT(niah_options, common.protocol),
            "feed the question token by token (default), or all at once"),
     OPTION("wrap", "template|raw|double-bos", TEXT, AT(niah_options, common.wrap),
            "prompts in the chat template (default if the model has one), as they are, or with BOS twice"),
-    OPTION("template", "NAME", TEXT, AT(niah_options, common.template_name),
-           "chat template (default: the model's own)"),
+    OPTION("template", "FILE|NAME|TEXT", TEXT, AT(niah_options, common.template.name),
+           "chat template: a Jinja file, a name or a Jinja text (default: the model's own)"),
+    OPTION("template-arg", "NAME=VALUE", .type = OPTION_TEXTS, AT(niah_options, common.template.args),
+           "variable of the chat template, such as enable_thinking=false; repeatable"),
     {0}};
 
 EVALUATION_COMMAND(niah, OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
-                   "a needle in a haystack, by depth and length: strategies and budgets compared");
+                   "a needle in a haystack, by depth and length");

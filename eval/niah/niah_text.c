@@ -16,7 +16,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Whether a sentence ends right before s[at]: a mark there, maybe with a closing quote, and white space behind it. */
+/* True if a sentence ends right before s[at]: a mark, optional closing quotes or brackets, and white space at `at`. */
 static bool ends_sentence(const char *s, size_t n, size_t at)
 {
     if (at == 0 || at >= n || !is_space(s[at])) return false;
@@ -25,7 +25,7 @@ static bool ends_sentence(const char *s, size_t n, size_t at)
     return s[mark] == '.' || s[mark] == '!' || s[mark] == '?';
 }
 
-/* Where the sentence at or behind `from` begins; 0 where none does. */
+/* Returns the start of the first sentence after byte `from`, or 0 if there is none. */
 static size_t next_sentence(utf8_text s, size_t from)
 {
     for (size_t at = from; at < s.n; at++)
@@ -36,7 +36,7 @@ static size_t next_sentence(utf8_text s, size_t from)
     return 0;
 }
 
-/* Writes n bytes of the endless haystack from `from` on, cut behind a word where that takes not more than a tenth. */
+/* Writes n bytes of the repeated haystack from `from` on. Cuts at the end of a word if that removes at most a tenth. */
 static status take_haystack(prompt_text *out, utf8_text h, size_t from, size_t n, err *e)
 {
     while (out->n < n) {
@@ -52,15 +52,15 @@ static status take_haystack(prompt_text *out, utf8_text h, size_t from, size_t n
     return ST_OK;
 }
 
-/* The place behind the last sentence that ends at or before `at`, if only the first one begins there. */
-static size_t place_of(const char *s, size_t n, size_t at)
+/* Returns the end of the last sentence that ends at or before `at`, or 0. */
+static size_t end_before(const char *s, size_t n, size_t at)
 {
     if (at >= n) return n;
     while (at > 0 && !ends_sentence(s, n, at)) at--;
     return at;
 }
 
-/* Writes the haystack with the needle behind byte `at`, and the question. */
+/* Writes the haystack with the needle at byte `at`, then the question. */
 static status join(prompt_text *out, size_t *question, const niah_texts *t, const prompt_text *hay, size_t at, err *e)
 {
     TRY(prompt_add(out, hay->s, at, e));
@@ -79,14 +79,14 @@ status niah_text(prompt_text *out, size_t *question, const niah_texts *t, size_t
     *out = (prompt_text){0};
     status st = take_haystack(&hay, t->haystack, next_sentence(t->haystack, from), n, e);
     if (st == ST_OK)
-        st = join(out, question, t, &hay, place_of(hay.s, hay.n, (size_t)((double)hay.n * depth / 100)), e);
+        st = join(out, question, t, &hay, end_before(hay.s, hay.n, (size_t)((double)hay.n * depth / 100)), e);
     mem_free(hay.s);
     return st;
 }
 
 /* ---- scores ---- */
 
-/* Finds lower-cased words without punctuation, which `low` holds. */
+/* Splits a text into lower-cased words without punctuation, which `low` stores. */
 static status words_of(text_list *words, str *low, utf8_text t, err *e)
 {
     str all = {0};
@@ -99,13 +99,13 @@ static status words_of(text_list *words, str *low, utf8_text t, err *e)
     return st == ST_OK ? text_split(words, str_text(low), e) : st;
 }
 
-status niah_score(double *share, bool *found, utf8_text answer, utf8_text key, err *e)
+status niah_score(double *fraction, bool *found, utf8_text answer, utf8_text key, err *e)
 {
     str low[2] = {{0}};
     text_list words[2] = {{0}}, distinct = {0};
     size_t hits = 0;
     status st;
-    *share = *found = false;
+    *fraction = *found = false;
     TRY(text_check(answer, e));
     TRY(text_check(key, e));
     TRY_GOTO(words_of(&words[0], &low[0], answer, e));
@@ -116,7 +116,7 @@ status niah_score(double *share, bool *found, utf8_text answer, utf8_text key, e
         hits += text_is_listed(&words[0], words[1].s[i]);
     }
     st = text_contains_cased(found, answer, key, str_add_lower, e);
-    *share = distinct.n ? (double)hits / (double)distinct.n : *found;
+    *fraction = distinct.n ? (double)hits / (double)distinct.n : *found;
 done:
     for (int i = 0; i < 2; i++) {
         str_free(&low[i]);

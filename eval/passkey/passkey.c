@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* `passkey`: how often each strategy finds a number hidden in a long text. evals.md section 4. */
+/* `passkey`: finds numbers hidden in long texts, by strategy. evals.md section 4. */
 #include "config.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "cli/command.h"
@@ -20,12 +21,12 @@ typedef struct {
 
 typedef struct {
     const passkey_options *o;
-    evaluation *ev; /* an item for each trial; a pass for each length */
+    evaluation *ev; /* one item per trial, one pass per length */
     int64_t *ctx, *budget;
     size_t n_ctx, n_budget;
-    int64_t n_trials, n_chars; /* n_chars: of garbage, of the length under way */
-    int64_t at;                /* the length under way */
-    int64_t *correct;          /* [rows.n] what the rows got right */
+    int64_t n_trials, n_chars; /* n_chars: garbage characters at the current length */
+    int64_t at;                /* current length */
+    int64_t *correct;          /* [rows.n] correct answers */
     json_t *table, *skipped;   /* for --json */
 } passkey;
 
@@ -66,13 +67,13 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
     int64_t most = m->config.max_positions;
     if (ctx <= most) return ST_OK;
     if (!p->ev->o->run.attn.ctx)
-        return err_set(e, ST_USAGE, "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
+        return err_set(e, ST_USAGE, "the model supports %lld tokens; set a length with --ctx (default: %lld)",
                        (long long)most, (long long)ctx);
     cli_warn_ctx(m, ctx);
     return ST_OK;
 }
 
-/* A pass for each length. */
+/* Starts pass k, one per length. */
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     passkey *p = own;
@@ -81,7 +82,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     p->n_chars = 4 * p->at; /* --chars: Quest's rule */
     snprintf(ev->label, sizeof ev->label, "passkey, %lld tokens", (long long)p->at);
     TRY(check_ctx(p, p->at, e));
-    TRY(lineup_check(&ev->rows, &ev->g, p->at, e)); /* before a prompt of that length is made */
+    TRY(lineup_check(&ev->rows, &ev->g, p->at, e)); /* before making prompts of that length */
     *n = (size_t)p->n_trials;
     return p->o->chars ? ST_OK : passkey_fit(&p->n_chars, ev->g.tok, p->at, p->o->ask_first, e);
 }
@@ -121,7 +122,6 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     return ST_OK;
 }
 
-/* Sums over decode steps and layers, as attn_stats has them. */
 static json_t *sums_json(const attn_stats *s)
 {
     return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "steps", (json_int_t)s->steps, "attended", s->attended,
@@ -141,7 +141,7 @@ static json_t *costs(const evaluation *ev, const evaluation_item *x, const batch
                      sums_json(&r->stats));
 }
 
-/* ---- a length is done ---- */
+/* ---- end of a length ---- */
 
 static double number(const json_t *line, const char *key)
 {
@@ -154,7 +154,7 @@ static size_t bytes(const json_t *line, const char *key)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* The reply that costs() wrote. */
+/* Restores the reply from the members that costs() wrote. */
 static batch_reply reply_of(const json_t *line)
 {
     const json_t *sums = json_object_get(line, "sums");
@@ -172,8 +172,7 @@ static batch_reply reply_of(const json_t *line)
     };
 }
 
-/* The rows' totals, from the lines in the order of trials: the same for a run that went on, and for
- * any number of jobs. */
+/* Adds up the rows' totals in order of trials, so that resumed runs and any number of jobs give the same sums. */
 static void add_up(passkey *p)
 {
     for (size_t i = 0; i < p->ev->rows.n; i++) {
@@ -192,56 +191,68 @@ static void add_up(passkey *p)
 
 /* ---- the report ---- */
 
-/* What a row shows behind its interval: tokens attended, MB held by kind, MB read in a decode step by
- * kind, and the key-cache access ratio. */
-static status print_costs(const passkey *p, const batch_run *r, err *e)
+static void add_columns(const passkey *p, table *t)
 {
-    double n = batch_attended(&r->stats, p->ev->g.m->config.n_kv), steps = (double)r->stats.steps;
-    if (n < 0)
-        return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
-                          (double)r->held.index / 1e6, "-", "-", "-");
-    return out_printf(e, " %10.1f %9.2f %9.2f %9.3f %9.3f %5.1f %%\n", n, (double)r->held.kv / 1e6,
-                      (double)r->held.index / 1e6, r->stats.kv_read / steps / 1e6, r->stats.index_read / steps / 1e6,
-                      100 * attn_key_access(&r->stats));
+    lineup_columns(&p->ev->rows, t);
+    table_column(t, TABLE_LEFT | TABLE_DETAIL2, 0, "counts");
+    table_column(t, 0, 0, "correct");
+    table_column(t, 0, 0, "accuracy");
+    table_column(t, 0, 0, "95 % interval");
+    table_column(t, 0, 0, "attended");
+    table_column(t, TABLE_DETAIL, 0, "KV MB");
+    table_column(t, TABLE_DETAIL2, 0, "index MB");
+    table_column(t, TABLE_DETAIL, 0, "read MB");
+    table_column(t, TABLE_DETAIL2, 0, "index rd");
+    table_column(t, TABLE_DETAIL, 0, "keys");
 }
 
-static status print_row(const passkey *p, size_t i, int width, err *e)
+/* Adds the cells after the interval: tokens attended, MB held by kind, MB read per decode step by kind, and the
+ * key-cache access ratio. */
+static void add_costs(const passkey *p, const batch_run *r, table *t)
+{
+    double n = batch_attended(&r->stats, p->ev->g.m->config.n_kv), steps = n < 0 ? (double)NAN : (double)r->stats.steps;
+    table_number(t, n < 0 ? (double)NAN : n, 1);
+    table_number(t, (double)r->held.kv / 1e6, 2);
+    table_number(t, (double)r->held.index / 1e6, 2);
+    table_number(t, r->stats.kv_read / steps / 1e6, 3);
+    table_number(t, r->stats.index_read / steps / 1e6, 3);
+    if (n < 0) table_rest(t, "-");
+    else table_cell(t, "%.1f %%", 100 * attn_key_access(&r->stats));
+}
+
+static void add_row(const passkey *p, size_t i, table *t)
 {
     const batch_run *run = &p->ev->rows.run[i];
-    char budget[24], counts[16], share[24], interval[32];
     double low, high;
-    lineup_budget_text(budget, sizeof budget, &run->spec);
-    attn_budget_counts(&run->spec, counts);
-    if (p->ev->rows.why[i].code != ST_OK)
-        return out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, run->spec.text, budget,
-                          counts, "-", "-", "-", "-", "-", "-", "-", "-", "-");
+    lineup_cells(&run->spec, t);
+    lineup_counts(&run->spec, t);
+    if (p->ev->rows.why[i].code != ST_OK) {
+        table_rest(t, "-");
+        return;
+    }
     stats_wilson((double)p->correct[i], p->n_trials, &low, &high);
-    snprintf(share, sizeof share, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
-    snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
-    TRY(out_printf(e, "%-*s %8s %-10s %10s %7.1f %% %17s", width, run->spec.text, budget, counts, share,
-                   100 * (double)p->correct[i] / (double)p->n_trials, interval));
-    return print_costs(p, run, e);
+    table_cell(t, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
+    table_cell(t, "%.1f %%", 100 * (double)p->correct[i] / (double)p->n_trials);
+    table_cell(t, "%.1f .. %.1f %%", 100 * low, 100 * high);
+    add_costs(p, run, t);
 }
 
 static status print_table(const passkey *p, err *e)
 {
-    int width = lineup_width(&p->ev->rows);
-    TRY(out_printf(e,
-                   "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
-                   "seed %llu",
-                   (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
-                   protocol_of(p->ev), (unsigned long long)p->ev->o->run.seed.value));
+    table t = {0};
+    paragraph("passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, seed %llu",
+              (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
+              protocol_of(p->ev), (unsigned long long)p->ev->o->run.seed.value);
     TRY(lineup_print_terms(&p->ev->rows, e));
-    TRY(out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "counts",
-                   "correct", "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd",
-                   "keys"));
-    for (size_t i = 0; i < p->ev->rows.n; i++) TRY(print_row(p, i, width, e));
+    add_columns(p, &t);
+    for (size_t i = 0; i < p->ev->rows.n; i++) add_row(p, i, &t);
+    TRY(table_print(&t, e));
     TRY(lineup_print_why(&p->ev->rows, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }
 
-/* Bytes held by kind, and read by a decode step (null without one). */
+/* Adds the bytes held by kind and read per decode step (null without decode steps). */
 static void add_bytes(json_t *o, const batch_run *r)
 {
     double n = (double)r->stats.steps;
@@ -295,9 +306,9 @@ static status write_json(void *run, evaluation *ev, err *e)
                                 p->ev->o->run.attn.names ? p->ev->o->run.attn.names : "all", "trials",
                                 (json_int_t)p->n_trials, "protocol", protocol_of(p->ev), "chars", (int)p->o->chars,
                                 "seed", (json_int_t)p->ev->o->run.seed.value);
-    json_t *table = p->table, *extra = json_pack("{s:o}", "skipped", p->skipped);
+    json_t *list = p->table, *extra = json_pack("{s:o}", "skipped", p->skipped);
     p->table = p->skipped = NULL;
-    return report_write(&p->ev->o->run.out, &ev->g, options, table, extra, e);
+    return report_write(&p->ev->o->run.out, &ev->g, options, list, extra, e);
 }
 
 /* ---- the command ---- */
@@ -342,12 +353,12 @@ static const cli_option options[] = {
     OPTION("protocol", "decode|prefill", TEXT, AT(passkey_options, common.protocol),
            "feed the question token by token (default), or all at once"),
     OPTION("chars", NULL, FLAG, AT(passkey_options, chars), "a length of N means 4N characters of filler, as in Quest"),
-    OPTION("ask-first", NULL, FLAG, AT(passkey_options, ask_first), "the question stands before the text too"),
+    OPTION("ask-first", NULL, FLAG, AT(passkey_options, ask_first), "also ask the question before the text"),
     {0}};
 
 const command passkey_command = {.name = "passkey",
                                  .args = "",
-                                 .summary = "find a hidden key: strategies and budgets compared",
+                                 .summary = "find a hidden key",
                                  .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
                                  .own = options,
                                  .size = sizeof(passkey_options),

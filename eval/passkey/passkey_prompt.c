@@ -12,11 +12,11 @@
 static const char intro[] =
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
     "I will quiz you about the important information there.\n";
-/* The period of the garbage: the sentence and the space that separates it from the next. */
+/* One period of the garbage, with the space before the next one. */
 static const char garbage[] =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 static const char question[] = "\n" PASSKEY_QUESTION " The pass key is";
-static const char asked_first[] = PASSKEY_QUESTION "\n"; /* behind the intro */
+static const char asked_first[] = PASSKEY_QUESTION "\n"; /* after the intro */
 
 int64_t passkey_key(uint64_t seed, int64_t ctx, int64_t t)
 {
@@ -31,8 +31,8 @@ int64_t passkey_before(int64_t n, int64_t t, int64_t trials)
     return (int64_t)((__int128)n * (t + 1) / trials);
 }
 
-/* Appends the first n characters of the endless garbage. (The reference stops after 10,000 sentences; up to there the
- * two agree.) */
+/* Appends the first n characters of the repeated garbage. The reference stops after 10,000 sentences; up to there the
+ * texts agree. */
 static status add_garbage(prompt_text *out, int64_t n, err *e)
 {
     const int64_t period = sizeof garbage - 1;
@@ -73,7 +73,7 @@ static status count_tokens(int64_t *out, const tokenizer *tok, int64_t n, bool a
     return st;
 }
 
-/* The count grows almost evenly with n: one sample gives a guess, which is then corrected. */
+/* The token count is almost linear in n: one measurement gives a guess, which is then corrected. */
 status passkey_fit(int64_t *n, const tokenizer *tok, int64_t ctx, bool ask_first, err *e)
 {
     const int64_t sample = 100 * PASSKEY_GRAIN;

@@ -7,10 +7,10 @@
 #include "kernels/base/sha256.h"
 
 typedef struct {
-    char *name, *title; /* "28988.txt" or "test.jsonl:3"; title: the name without its ending unless the data says one */
-    char *text;         /* NULL once it is in tokens */
+    char *name, *title; /* "28988.txt" or "test.jsonl:3"; title: as in the data, else the name without its suffix */
+    char *text;         /* NULL after tokenization */
     size_t n;
-    char sha256[SHA256_HEX]; /* of the text */
+    char sha256[SHA256_HEX]; /* of text */
     token_list ids;
 } pg19_book;
 
@@ -19,19 +19,19 @@ typedef struct {
     size_t n, cap;
 } pg19_books;
 
-/* The first `limit` books of files and folders, separated by commas: a file is a text, or where its name ends in
- * .jsonl lines {"text": ...} with maybe "short_book_title"; a folder's files come in the order of their names as
- * strings. Texts are taken as they are and must be UTF-8. Errors: ST_IO, ST_USAGE, ST_FORMAT naming file and line.
- * pg19_books_free also after an error. */
+/* Reads the first `limit` books of comma-separated files and folders, in order of name within a folder. A file is one
+ * text; a .jsonl file has lines {"text": ...} with an optional "short_book_title". Texts are used unchanged and must be
+ * UTF-8. Errors: ST_IO, ST_USAGE, ST_FORMAT naming file and line. Call pg19_books_free also after an error. */
 status pg19_read(pg19_books *out, const char *data, size_t limit, err *e);
 void pg19_books_free(pg19_books *b);
 
-/* How far they may be apart: float32 sums in another order; a vendor's GEMM rounds activations to bf16. */
+/* Largest relative difference between the perplexities of the decode path and a chunked pass. With the built-in GEMM,
+ * only the order of float32 sums differs; a vendor's GEMM rounds activations to bf16. */
 #define PG19_LIMIT_BUILTIN 1e-4
 #define PG19_LIMIT         1e-3
 
 typedef enum { PG19_DECODE, PG19_WINDOW, PG19_TRUNCATE } pg19_protocol;
-extern const char *const pg19_protocols[]; /* their names */
+extern const char *const pg19_protocols[]; /* protocol names */
 
 typedef struct {
     run_options run;
@@ -44,18 +44,18 @@ typedef struct {
     const pg19_options *o;
     pg19_books books;
     pg19_protocol protocol;
-    int64_t *length; /* decode: one, tokens fed; else the windows' lengths */
+    int64_t *length; /* decode: one entry, the tokens fed; else window lengths */
     size_t n_lengths;
-    int64_t stride, tokens; /* of windows; most tokens of a book, 0: all */
-    int64_t prompt;         /* decode: tokens fed in one prompt, whose values do not count */
-    double tolerance;       /* most relative difference of the perplexities of decode path and chunked pass */
-    int64_t done, total;    /* tokens of a book, for the bar */
+    int64_t stride, tokens; /* stride of windows; maximum tokens of a book, 0: all */
+    int64_t prompt;         /* decode: tokens of an unscored prompt, fed in one pass */
+    double tolerance;       /* PG19_LIMIT or PG19_LIMIT_BUILTIN */
+    int64_t done, total;    /* tokens of the current book, for the progress bar */
 } pg19_run;
 
-/* The result of a row for a book at a length; NULL: there is none. */
+/* Returns the result of a row for a book at a length, or NULL. */
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length);
 
-/* Computes what is missing for a book and adds it to the results. run: a pg19_run. */
+/* Computes and records the missing results of a book. run: a pg19_run. */
 status pg19_run_book(void *run, size_t book, err *e);
 
 #endif

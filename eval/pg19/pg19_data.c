@@ -48,7 +48,7 @@ static status check_text(const pg19_book *b, const char *where, err *e)
     return ST_OK;
 }
 
-/* Takes the book over, also on an error. */
+/* Adds the book; takes ownership, also after an error. */
 static status push(reader *r, pg19_book *b, const char *where, err *e)
 {
     pg19_books *out = r->out;
@@ -62,7 +62,7 @@ static status push(reader *r, pg19_book *b, const char *where, err *e)
     }
     for (size_t i = 0; i < out->n && st == ST_OK; i++)
         if (strcmp(out->book[i].sha256, b->sha256) == 0)
-            st = err_set(e, ST_USAGE, "--data: %s has the text of another book, %.60s", where, out->book[i].name);
+            st = err_set(e, ST_USAGE, "--data: %s duplicates the text of %.60s", where, out->book[i].name);
     if (st == ST_OK) st = MEM_ROOM(&out->book, &out->cap, out->n + 1, e);
     if (st == ST_OK) {
         out->book[out->n++] = *b;
@@ -74,7 +74,7 @@ static status push(reader *r, pg19_book *b, const char *where, err *e)
     return st;
 }
 
-/* A name need not be UTF-8, which JSON must be: then it is as an err shows it. */
+/* Returns a copy of a name in UTF-8; other bytes are escaped as in error messages. */
 static char *shown(const char *name)
 {
     err text = {0};
@@ -82,7 +82,7 @@ static char *shown(const char *name)
     return mem_strdup(text.msg);
 }
 
-/* A copy of n bytes with a NUL behind. */
+/* Returns a NUL-terminated copy of n bytes. */
 static char *copy(const char *s, size_t n)
 {
     char *out;
@@ -111,9 +111,9 @@ static status read_line(reader *r, const line_reader *lines, const char *line, s
     snprintf(name, sizeof name, "%.120s:%zu", base_name(lines->name), lines->number);
     TRY(json_parse_data(&j, line, n, where, MAX_DEPTH, e));
     const json_t *text = json_object_get(j, "text"), *title = json_object_get(j, "short_book_title");
-    status st = json_is_string(text) ? ST_OK : err_set(e, ST_FORMAT, "%s: 'text': expected a text", where);
+    status st = json_is_string(text) ? ST_OK : err_set(e, ST_FORMAT, "%s: 'text': expected a string", where);
     if (st == ST_OK && title && !json_is_string(title))
-        st = err_set(e, ST_FORMAT, "%s: 'short_book_title': expected a text", where);
+        st = err_set(e, ST_FORMAT, "%s: 'short_book_title': expected a string", where);
     if (st == ST_OK) {
         b.n = json_string_length(text);
         b.text = copy(json_string_value(text), b.n);
@@ -143,7 +143,7 @@ static status read_lines(reader *r, const char *path, err *e)
     }
     mem_free(content);
     if (st != ST_OK || any) return st;
-    return err_set(e, ST_FORMAT, "%s: no lines with a book", path_tail(path));
+    return err_set(e, ST_FORMAT, "%s: no line with a book", path_tail(path));
 }
 
 static status read_file(void *ctx, const char *path, err *e)
@@ -165,7 +165,7 @@ static status read_folder(reader *r, const char *dir, err *e)
     snprintf(where, sizeof where, "--data %s", path_tail(dir));
     TRY(file_each(dir, is_book, read_file, r, where, &n, e));
     if (n > 0) return ST_OK;
-    return err_set(e, ST_IO, "--data %s: no .txt or .jsonl file (packed ones are not read)", path_tail(dir));
+    return err_set(e, ST_IO, "--data %s: no .txt or .jsonl file (compressed files are not supported)", path_tail(dir));
 }
 
 static status read_path(void *ctx, const char *path, err *e)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval pg19`: one book under one protocol, all strategies that have no result yet. */
+/* `eval pg19`: runs one book under one protocol for all strategies without a result. */
 #include "config.h"
 
 #include <math.h>
@@ -27,27 +27,27 @@ const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t le
 
 /* ---- rows ---- */
 
-/* A row of the lineup at work. */
+/* State of a running row of the lineup. */
 typedef struct {
     size_t row;
     double sum, *at;     /* nll so far; perplexity at each point */
     size_t n_at;         /* points reached */
     double pass_sum;     /* nll in one chunked pass */
-    double loss, scored; /* sum over windows of their means; tokens scored */
+    double loss, scored; /* sum of the windows' mean losses; tokens scored */
     attn_stats stats;
     attn_bytes held, peak;
-    bool whole; /* it attended everything: a chunked pass must agree */
+    bool whole; /* everything was attended, so a chunked pass must agree */
 } seat;
 
-/* Rows that fit in memory together. */
+/* Rows that run together, as many as fit in memory. */
 typedef struct {
     pg19_run *r;
     size_t book, n;
     int64_t length;
     seat *seats;     /* [n] */
     session **s;     /* [n] */
-    size_t *index;   /* [n] seats of a batch, */
-    session **batch; /* [n] and their sessions */
+    size_t *index;   /* [n] seats of the rows in batch */
+    session **batch; /* [n] their sessions */
     float *logits;   /* [n, vocab] */
     int64_t *points;
     size_t n_points;
@@ -72,19 +72,19 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Tokens fed through the decode path: the next one of each must be there. */
+/* Returns the number of tokens fed through the decode path; each needs a next token. */
 static size_t fed_tokens(const pg19_run *r, const pg19_book *b)
 {
     return smaller((size_t)r->length[0], b->ids.n - 1);
 }
 
-/* Tokens before the first one whose value counts. */
+/* Returns the number of tokens before the first scored one. */
 static size_t before(const pg19_run *r)
 {
     return r->prompt > 0 ? (size_t)r->prompt - 1 : 0;
 }
 
-/* How the text of a book is cut in windows of `length` tokens. */
+/* Division of a book into windows of `length` tokens. */
 typedef struct {
     size_t n, room, stride;
     bool bos;
@@ -133,7 +133,7 @@ static void group_close(group *g)
     mem_free(g->at);
 }
 
-/* Adds the result of a seat, which takes `own`: {identity, own, name, title, seconds, together}. */
+/* Adds the result of a seat: {identity, own, name, title, seconds, together}. Takes ownership of `own`. */
 static status add_result(const group *g, const seat *t, json_t *own, err *e)
 {
     const pg19_book *b = &g->r->books.book[g->book];
@@ -154,7 +154,7 @@ static void on_decoded(void *ctx, size_t i, size_t at, double nll)
     t->n_at++;
 }
 
-/* Shows the tokens of the group beyond those of the groups before it. */
+/* Shows the group's progress in addition to that of earlier groups. */
 static bool on_fed(void *ctx, size_t fed)
 {
     const group *g = ctx;
@@ -176,7 +176,7 @@ static bool not_interrupted(void *ctx, size_t fed)
     return !cli_interrupted();
 }
 
-/* Whether a sequence has tokens of fewer bits than its store's (demotion). */
+/* True if a sequence has tokens of fewer bits than its store (demotion). */
 static bool has_demoted(const attn_seq *s, int n_layers)
 {
     for (int l = 0; l < n_layers; l++)
@@ -184,7 +184,7 @@ static bool has_demoted(const attn_seq *s, int n_layers)
     return false;
 }
 
-/* One chunked pass for those that attended everything, exactly. */
+/* Runs one chunked pass for the sessions that attended everything, over float or q8 keys and values. */
 static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
 {
     const perplexity_sink sink = {.take = on_passed, .progress = not_interrupted, .ctx = g};
@@ -195,7 +195,7 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
         t->stats = attn_seq_stats(session_attn(g->s[i]));
         t->held = attn_seq_held(session_attn(g->s[i]));
         t->peak = attn_seq_peak(session_attn(g->s[i]));
-        t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT && spec->kv.type != DT_Q4 &&
+        t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_PLAIN && spec->kv.type != DT_Q4 &&
                    !has_demoted(session_attn(g->s[i]), g->r->m.g.m->config.n_kv) &&
                    (int64_t)n_fed <= config_static_length(&g->r->m.g.m->config);
         if (!t->whole) continue;
@@ -245,7 +245,7 @@ static void on_scored(void *ctx, size_t i, size_t at, double nll)
     g->seats[i].scored++;
 }
 
-/* The mean over the scored tokens of one window. */
+/* Adds the mean loss over the scored tokens of one window. */
 static status pass_window(group *g, const cutting *c, const perplexity_window *w, int32_t *ids, err *e)
 {
     const int32_t *text = g->r->books.book[g->book].ids.ids;
@@ -254,7 +254,7 @@ static status pass_window(group *g, const cutting *c, const perplexity_window *w
     if (c->bos) ids[n++] = tokenizer_bos(g->r->m.g.tok);
     memcpy(ids + n, text + w->begin, (w->end - w->begin) * sizeof *ids);
     n += w->end - w->begin;
-    if (from == 0) from = 1; /* nothing comes before the first token */
+    if (from == 0) from = 1; /* the first token has no context */
     for (size_t i = 0; i < g->n; i++) {
         session_reset(g->s[i]);
         g->seats[i].sum = 0;
@@ -290,13 +290,12 @@ done:
 
 /* ---- a book ---- */
 
-/* Returns the tokens of a book that are scored or fed, for each row. */
+/* Returns the number of tokens of a book that are fed or scored per row. */
 static int64_t tokens_of(const pg19_run *r, const pg19_book *b, int64_t length)
 {
     return (int64_t)(r->protocol == PG19_DECODE ? fed_tokens(r, b) : cut(r, b, length).n);
 }
 
-/* Runs all rows without a result, as many at a time as fit in memory. */
 static status run_groups(pg19_run *r, size_t book, int64_t length, err *e)
 {
     const pg19_book *b = &r->books.book[book];
@@ -313,7 +312,7 @@ static status run_groups(pg19_run *r, size_t book, int64_t length, err *e)
         group g = {.r = r, .book = book, .length = length};
         st = batch_fit(&g.n, &fitting, r->m.rows.run, row + from, n - from, e);
         if (from == 0 && g.n < n)
-            out_note("%zu of %zu strategies fit in memory together: the others take turns", g.n, n);
+            out_note("%zu of %zu strategies fit in memory at once; the others run after them", g.n, n);
         if (st == ST_OK) st = (decode ? decode_group : window_group)(&g, row + from, e);
         group_close(&g);
         from += g.n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval pg19`: options, tables of lengths against strategies, the same as CSV and JSON. */
+/* `eval pg19`: options, and results as tables (lengths by strategies), CSV and JSON. */
 #include "config.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ enum { FIRST_COLUMN = 256, MAX_COLUMNS = 48, CELL = 9 };
 
 /* ---- options ---- */
 
-/* Refuses options of another protocol, which would have no effect. */
+/* Refuses options of other protocols, which would have no effect. */
 static status check_options(const pg19_run *r, err *e)
 {
     const pg19_options *o = r->o;
@@ -27,9 +27,9 @@ static status check_options(const pg19_run *r, err *e)
     if (r->protocol != PG19_DECODE && o->run.attn.ctx)
         return err_set(e, ST_USAGE, "--ctx: --protocol %s takes its length from --max-length N", name);
     if (r->protocol != PG19_DECODE && r->o->prompt)
-        return err_set(e, ST_USAGE, "--prompt: --protocol %s feeds windows, --protocol decode has a prompt", name);
+        return err_set(e, ST_USAGE, "--prompt: not supported by --protocol %s; use --protocol decode", name);
     if (r->protocol != PG19_WINDOW && r->o->stride)
-        return err_set(e, ST_USAGE, "--stride: --protocol %s has none", name);
+        return err_set(e, ST_USAGE, "--stride: not supported by --protocol %s", name);
     return ST_OK;
 }
 
@@ -51,18 +51,18 @@ static status parse_lengths(pg19_run *r, err *e)
     const char *option = decode ? "--ctx" : "--max-length", *text = decode ? o->run.attn.ctx : o->max_length;
     TRY(cli_parse_sizes(&r->length, &r->n_lengths, text, "0", option, e));
     if (decode && r->n_lengths > 1)
-        return err_set(e, ST_USAGE, "--ctx: one length is needed, the curve shows all below it");
+        return err_set(e, ST_USAGE, "--ctx: expected one length; the curve has all shorter ones");
     r->stride = r->protocol == PG19_WINDOW ? DEFAULT_STRIDE : 0;
     if (r->o->stride) TRY(cli_parse_size(&r->stride, r->o->stride, "--stride", e));
     if (r->o->tokens) TRY(cli_parse_size(&r->tokens, r->o->tokens, "--tokens", e));
     if (r->o->prompt) TRY(cli_parse_size(&r->prompt, r->o->prompt, "--prompt", e));
-    if (r->o->prompt && r->prompt < 1) return err_set(e, ST_USAGE, "--prompt %s: at least 1 is needed", r->o->prompt);
-    if (r->o->stride && r->stride < 1) return err_set(e, ST_USAGE, "--stride %s: at least 1 is needed", r->o->stride);
-    if (r->o->tokens && r->tokens < 2) return err_set(e, ST_USAGE, "--tokens %s: at least 2 are needed", r->o->tokens);
+    if (r->o->prompt && r->prompt < 1) return err_set(e, ST_USAGE, "--prompt %s: must be at least 1", r->o->prompt);
+    if (r->o->stride && r->stride < 1) return err_set(e, ST_USAGE, "--stride %s: must be at least 1", r->o->stride);
+    if (r->o->tokens && r->tokens < 2) return err_set(e, ST_USAGE, "--tokens %s: must be at least 2", r->o->tokens);
     for (size_t i = 0; text && i < r->n_lengths; i++)
         if (r->length[i] < (decode ? 1 : 2))
-            return err_set(e, ST_USAGE, "%s %lld: at least %d token%s needed", option, (long long)r->length[i],
-                           decode ? 1 : 2, decode ? " is" : "s are");
+            return err_set(e, ST_USAGE, "%s %lld: must be at least %d token%s", option, (long long)r->length[i],
+                           decode ? 1 : 2, decode ? "" : "s");
     return ST_OK;
 }
 
@@ -79,7 +79,7 @@ static status read_books(pg19_run *r, err *e)
     return st;
 }
 
-/* Default lengths, and checks that depend on the model. */
+/* Sets default lengths and makes the checks that depend on the model. */
 static status finish_lengths(pg19_run *r, err *e)
 {
     const pg19_options *o = r->o;
@@ -90,21 +90,21 @@ static status finish_lengths(pg19_run *r, err *e)
     for (size_t i = 0; i < r->n_lengths; i++) {
         for (size_t k = 0; k < i; k++)
             if (r->length[k] == r->length[i])
-                return err_set(e, ST_USAGE, "--max-length: %lld is there twice", (long long)r->length[i]);
+                return err_set(e, ST_USAGE, "--max-length: duplicate length %lld", (long long)r->length[i]);
         cli_warn_length(m, decode ? "--ctx" : "--max-length", r->length[i]);
         if (r->stride > r->length[i] - bos)
             return err_set(e, ST_USAGE, "--stride %lld: windows of %lld tokens%s would leave gaps in the text",
                            (long long)r->stride, (long long)r->length[i], bos ? ", one of them BOS," : "");
         if (r->prompt >= r->length[i])
-            return err_set(e, ST_USAGE, "--prompt %lld: less than --ctx %lld is expected", (long long)r->prompt,
+            return err_set(e, ST_USAGE, "--prompt %lld: must be less than --ctx %lld", (long long)r->prompt,
                            (long long)r->length[i]);
     }
     return ST_OK;
 }
 
-/* ---- books in tokens ---- */
+/* ---- tokenization ---- */
 
-/* As the reference tokenizes a text: with BOS where it puts one; for windows without. */
+/* Tokenizes a book as the reference does: with BOS if the tokenizer adds it; for windows without. */
 static status tokenize(const pg19_run *r, pg19_book *b, err *e)
 {
     unsigned flags = TOKENIZE_SPECIAL;
@@ -112,15 +112,14 @@ static status tokenize(const pg19_run *r, pg19_book *b, err *e)
     TRY(tokenizer_encode(r->m.g.tok, b->text, b->n, flags, &b->ids, e));
     mem_free(b->text);
     b->text = NULL;
-    bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->m.g.tok) >= 0; /* BOS of a window */
+    bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->m.g.tok) >= 0; /* the window's BOS */
     if (r->prompt > 0 && (int64_t)b->ids.n <= r->prompt)
-        return err_set(e, ST_USAGE, "--prompt %lld: %.100s has %zu tokens, more are needed", (long long)r->prompt,
-                       b->name, b->ids.n);
+        return err_set(e, ST_USAGE, "--prompt %lld: too long; %.100s has %zu tokens", (long long)r->prompt, b->name,
+                       b->ids.n);
     if (b->ids.n + before >= 2) return ST_OK;
-    return err_set(e, ST_FORMAT, "%.100s: the text is too short: no token follows another one", b->name);
+    return err_set(e, ST_FORMAT, "%.100s: the text is too short: there is no token to score", b->name);
 }
 
-/* Tokens of the longest session. */
 static int64_t session_tokens(const pg19_run *r)
 {
     int64_t most = 1;
@@ -133,12 +132,12 @@ static int64_t session_tokens(const pg19_run *r)
     return (int64_t)longest - 1 < most ? (int64_t)longest - 1 : most;
 }
 
-/* Of all books together, where a book is asked for. */
+/* Index that stands for all books. */
 static const size_t ALL = SIZE_MAX;
 
 /* ---- numbers ---- */
 
-/* Sum of the first n values of a result under decode; NAN where its curve has no such point. */
+/* Returns the sum of the first n values of a decode result; NAN if its curve lacks that point. */
 static double sum_at(const json_t *line, int64_t n)
 {
     const json_t *curve = json_object_get(line, "curve"), *length = json_object_get(curve, "length"),
@@ -151,14 +150,14 @@ static double sum_at(const json_t *line, int64_t n)
     return (double)NAN;
 }
 
-/* Results of a row at a length, for one book or all of them. */
+/* Totals of a row at a length, for one book or all. */
 typedef struct {
     size_t n;
-    int64_t tokens, longest;                      /* in all; of one book, at most */
-    double nll, loss, windows, attended, seconds; /* sums; attended: over the tokens */
-    double kv_bytes, index_bytes;                 /* at most */
-    bool limited;                                 /* a token was not attended */
-    double worst;                                 /* largest difference from a chunked pass, relative; -1: none */
+    int64_t tokens, longest;                      /* total; maximum of one book */
+    double nll, loss, windows, attended, seconds; /* sums; attended: over tokens */
+    double kv_bytes, index_bytes;                 /* maximum */
+    bool limited;                                 /* some token was not attended */
+    double worst;                                 /* largest relative difference from a chunked pass; -1: none */
     const json_t *worst_line;
     size_t worst_book;
 } totals;
@@ -196,7 +195,7 @@ static totals totals_of(const pg19_run *r, size_t row, size_t book, int64_t leng
     return t;
 }
 
-/* Returns the perplexity of the first n tokens of the books that have so many; NAN: none has. */
+/* Returns the perplexity of the first n tokens of the books that have n tokens; NAN if none has. */
 static double ppl_of_first(const pg19_run *r, size_t row, size_t book, int64_t n)
 {
     double sum = 0, count = 0;
@@ -209,7 +208,7 @@ static double ppl_of_first(const pg19_run *r, size_t row, size_t book, int64_t n
     return count > 0 ? exp(sum / count) : (double)NAN;
 }
 
-/* Returns the perplexity by length: of the first n tokens (0: of all) or of windows of n tokens; NAN: none. */
+/* Returns the perplexity of the first n tokens (n 0: all), or in windows of n tokens; NAN: no results. */
 static double ppl_at(const pg19_run *r, size_t row, size_t book, int64_t n)
 {
     bool decode = r->protocol == PG19_DECODE;
@@ -232,7 +231,7 @@ static int64_t longest(const pg19_run *r, size_t book)
 
 /* ---- text ---- */
 
-/* The lengths of a table; 0: all tokens of all books. */
+/* Lists the lengths of a table; 0 stands for all tokens of all books. */
 static size_t list_columns(const pg19_run *r, size_t book, int64_t out[MAX_COLUMNS])
 {
     size_t n = 0;
@@ -253,52 +252,51 @@ static void length_text(char out[24], int64_t n)
     else snprintf(out, 24, "%lld", (long long)n);
 }
 
-static status print_ppl(double x, err *e)
-{
-    if (!isfinite(x)) return out_printf(e, " %*s", CELL, isinf(x) ? "inf" : "-");
-    return out_printf(e, x < 1e5 ? " %*.4f" : " %*.3e", CELL, x);
-}
-
-static status print_head(const pg19_run *r, const int64_t *column, size_t n, err *e)
+static void add_columns(const pg19_run *r, const int64_t *column, size_t n, table *t)
 {
     char text[24];
-    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->m.rows), "strategy", "budget"));
+    lineup_columns(&r->m.rows, t);
     for (size_t i = 0; i < n; i++) {
         length_text(text, column[i]);
-        TRY(out_printf(e, " %*s", CELL, text));
+        table_column(t, 0, 0, text);
     }
-    if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "attended", "KV MB", "index MB"));
-    return out_printf(e, "\n");
+    if (r->protocol != PG19_DECODE) return;
+    table_column(t, 0, 0, "attended");
+    table_column(t, TABLE_DETAIL, 0, "KV MB");
+    table_column(t, TABLE_DETAIL2, 0, "index MB");
 }
 
-static status print_row(const pg19_run *r, size_t row, size_t book, const int64_t *column, size_t n, err *e)
+static void add_row(const pg19_run *r, size_t row, size_t book, const int64_t *column, size_t n, table *t)
 {
-    TRY(lineup_print_row(&r->m.rows.run[row].spec, lineup_width(&r->m.rows), 8, e));
-    for (size_t i = 0; i < n; i++) TRY(print_ppl(ppl_at(r, row, book, column[i]), e));
-    if (r->protocol == PG19_DECODE) {
-        const totals t = totals_of(r, row, book, r->length[0]);
-        double known = t.n > 0 ? 1 : (double)NAN;
-        TRY(measure_print_number(t.attended / (double)t.tokens, 10, 1, e));
-        TRY(measure_print_number(known * t.kv_bytes / 1e6, 9, 2, e));
-        TRY(measure_print_number(known * t.index_bytes / 1e6, 9, 2, e));
+    lineup_cells(&r->m.rows.run[row].spec, t);
+    for (size_t i = 0; i < n; i++) {
+        double x = ppl_at(r, row, book, column[i]);
+        if (!isfinite(x)) table_cell(t, isinf(x) ? "inf" : "-");
+        else if (x < 1e5) table_cell(t, "%.4f", x);
+        else table_cell(t, "%.3e", x);
     }
-    return out_printf(e, "\n");
+    if (r->protocol != PG19_DECODE) return;
+    const totals sum = totals_of(r, row, book, r->length[0]);
+    double known = sum.n > 0 ? 1 : (double)NAN;
+    table_number(t, sum.attended / (double)sum.tokens, 1);
+    table_number(t, known * sum.kv_bytes / 1e6, 2);
+    table_number(t, known * sum.index_bytes / 1e6, 2);
 }
 
 static status print_title(const pg19_run *r, size_t book, err *e)
 {
     const pg19_book *b = book == ALL ? NULL : &r->books.book[book];
-    if (b) TRY(out_printf(e, "pg19: %s", b->title));
-    else TRY(out_printf(e, "pg19: %zu books", r->books.n));
+    if (b) paragraph("pg19: %s", b->title);
+    else paragraph("pg19: %zu books", r->books.n);
     switch (r->protocol) {
     case PG19_DECODE:
-        TRY(out_printf(e, "%s, token by token: perplexity of the first L tokens", b ? "" : " together"));
-        if (r->prompt) TRY(out_printf(e, " behind a prompt of %lld", (long long)r->prompt));
+        paragraph("%s, token by token: perplexity of the first L tokens", b ? "" : " together");
+        if (r->prompt) paragraph(" after a prompt of %lld", (long long)r->prompt);
         break;
     case PG19_WINDOW:
-        TRY(out_printf(e, ", windows every %lld tokens: perplexity by length of the windows", (long long)r->stride));
+        paragraph(", windows every %lld tokens: perplexity by length of the windows", (long long)r->stride);
         break;
-    case PG19_TRUNCATE: TRY(out_printf(e, ", the first window alone: perplexity by its length"));
+    case PG19_TRUNCATE: paragraph(", the first window alone: perplexity by its length");
     }
     return lineup_print_terms(&r->m.rows, e);
 }
@@ -308,28 +306,30 @@ static status print_table(const pg19_run *r, size_t book, err *e)
     int64_t column[MAX_COLUMNS];
     size_t n = list_columns(r, book, column);
     TRY(print_title(r, book, e));
-    TRY(print_head(r, column, n, e));
-    for (size_t i = 0; i < r->m.rows.n; i++) TRY(print_row(r, i, book, column, n, e));
+    table t = {0};
+    add_columns(r, column, n, &t);
+    for (size_t i = 0; i < r->m.rows.n; i++) add_row(r, i, book, column, n, &t);
+    TRY(table_print(&t, e));
     return out_printf(e, "\n");
 }
 
 /* ---- below the tables ---- */
 
-/* Prints what the results of a row under decode say about its perplexity. */
+/* Prints that no token of a row was left out, or the difference from its chunked pass. */
 static status print_note(const pg19_run *r, size_t row, const totals *t, err *e)
 {
     const attn_spec *spec = &r->m.rows.run[row].spec;
-    if (t->n > 0 && !t->limited && attn_has_budget(spec))
-        return out_printf(e,
-                          "  - %s, budget %lld: every token was attended: the text is within the "
-                          "budget, or too short for this strategy, or it chooses behind prompts\n",
-                          spec->text, (long long)spec->budget);
+    if (t->n > 0 && !t->limited && attn_has_budget(spec)) {
+        paragraph("  - %s, budget %lld: every token was attended: the text is within the budget or too short for this "
+                  "strategy, or the strategy selects only after prompts",
+                  spec->text, (long long)spec->budget);
+        return paragraph_end(4, e);
+    }
     if (t->worst < 0) return ST_OK;
-    return out_printf(e,
-                      "  - %s: %.6f token by token, %.6f in one chunked pass: relative difference %.1e (limit "
-                      "%.0e)\n",
-                      spec->text, results_number(t->worst_line, "ppl"), results_number(t->worst_line, "chunked_ppl"),
-                      t->worst, r->tolerance);
+    paragraph("  - %s: %.6f token by token, %.6f in one chunked pass: relative difference %.1e (limit %.0e)",
+              spec->text, results_number(t->worst_line, "ppl"), results_number(t->worst_line, "chunked_ppl"), t->worst,
+              r->tolerance);
+    return paragraph_end(4, e);
 }
 
 static status print_notes(const pg19_run *r, err *e)
@@ -360,7 +360,7 @@ static void csv_text(FILE *f, const char *s)
     fputs(quoted ? "\"," : ",", f);
 }
 
-/* Writes a point of a curve, if it is known. */
+/* Writes a point of a curve, unless it is unknown. */
 static void csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t n)
 {
     const attn_spec *spec = &r->m.rows.run[row].spec;
@@ -422,8 +422,8 @@ static status check_paths(const pg19_run *r, err *e)
         const totals t = totals_of(r, row, ALL, r->length[0]);
         if (t.worst > r->tolerance)
             return err_set(e, ST_DEVICE,
-                           "%.60s: book %.60s: token by token and in one chunked pass the "
-                           "perplexity differs by %.1e, at most %.0e is expected",
+                           "%.60s: book %.60s: the perplexities token by token and in one chunked pass differ by %.1e; "
+                           "the limit is %.0e",
                            r->m.rows.run[row].spec.text, r->books.book[t.worst_book].name, t.worst, r->tolerance);
     }
     return ST_OK;
@@ -494,7 +494,6 @@ static json_t *json_config(const void *own)
     return json_pack("{s:s, s:f}", "attn", names ? names : "full", "tolerance", r->tolerance);
 }
 
-/* Lists the results by row, book and length. */
 static json_t *results_json(const void *own)
 {
     const pg19_run *r = own;
@@ -539,23 +538,23 @@ static status cmd_pg19(void *options, err *e)
 
 static const cli_option rows[] = {
     OPTION("data", "PATH,...", TEXT, AT(pg19_options, data),
-           "texts, JSON lines with \"text\", or folders of them (default: a book)"),
-    OPTION("limit", "N", WHOLE(1, 1 << 30, 0), AT(pg19_options, limit), "the first N books (default 1)"),
+           "text files, JSON lines with \"text\", or folders of them (default: one book)"),
+    OPTION("limit", "N", WHOLE(1, 1 << 30, 0), AT(pg19_options, limit), "use the first N books (default 1)"),
     OPTION("protocol", "decode|window|truncate", TEXT, AT(pg19_options, protocol),
            "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window"),
     OPTION("ctx", "N", TEXT, AT(pg19_options, run.attn.ctx),
            "decode: tokens of a book (default: the model's window, at most 4k)"),
     OPTION("prompt", "N", TEXT, AT(pg19_options, prompt),
-           "decode: the first N tokens are a prompt, and those behind it are scored (default: there is none)"),
+           "decode: feed the first N tokens as a prompt and score the others (default: no prompt)"),
     OPTION("max-length", "N,...", TEXT, AT(pg19_options, max_length), "tokens of a window (default: as --ctx)"),
-    OPTION("stride", "N", TEXT, AT(pg19_options, stride), "a window begins every N tokens (default 256)"),
-    OPTION("tokens", "N", TEXT, AT(pg19_options, tokens), "windows: at most N tokens of a book"),
+    OPTION("stride", "N", TEXT, AT(pg19_options, stride), "start a window every N tokens (default 256)"),
+    OPTION("tokens", "N", TEXT, AT(pg19_options, tokens), "windows: use at most N tokens of a book"),
     OPTION("csv", "FILE", TEXT, AT(pg19_options, run.out.csv), "write book,title,strategy,budget,length,ppl"),
     {0}};
 
 const command pg19_command = {.name = "eval pg19",
                               .args = "",
-                              .summary = "perplexity against length on books: strategies and budgets compared",
+                              .summary = "perplexity against length on books",
                               .groups = OPTIONS_MODEL | OPTIONS_RESULTS,
                               .own = rows,
                               .size = sizeof(pg19_options),

@@ -20,13 +20,13 @@ const char *reason_task_name(reason_task t)
 
 /* ---- one record ---- */
 
-/* A text or whole number, which becomes a text in the record. */
+/* Reads a text or a whole number, which becomes a text in the record. */
 static status read_label(utf8_text *out, json_t *record, const char *field, const char *where, err *e)
 {
     char digits[24];
     const json_t *j = json_object_get(record, field);
     if (j && !json_is_integer(j) && !json_is_string(j))
-        return err_set(e, ST_FORMAT, "%s: '%s': expected a text or a whole number", where, field);
+        return err_set(e, ST_FORMAT, "%s: '%s': expected a string or a whole number", where, field);
     if (json_is_integer(j)) {
         snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(j));
         if (json_object_set_new(record, field, json_string(digits)) != 0) return err_set(e, ST_NOMEM, "out of memory");
@@ -34,13 +34,12 @@ static status read_label(utf8_text *out, json_t *record, const char *field, cons
     return sample_text(out, record, field, where, e);
 }
 
-/* A member that need not be there. */
 static status read_optional(utf8_text *out, json_t *record, const char *field, const char *where, err *e)
 {
     return json_object_get(record, field) ? read_label(out, record, field, where, e) : ST_OK;
 }
 
-/* "level 5" of a number or of "Level 5". */
+/* Sets the group to "level 5" for the number 5 or "Level 5". */
 static status read_level(reason_problem *p, const char *where, err *e)
 {
     utf8_text level = {0};
@@ -73,7 +72,7 @@ static status read_choices(reason_problem *p, const char *where, err *e)
     return ST_OK;
 }
 
-/* Choices, a subject, and an answer that is A to D, or 0 to 3. */
+/* Reads choices, subject and answer, which is A to D or 0 to 3. */
 static status read_mmlu(reason_problem *p, const char *where, err *e)
 {
     static const char *const fields[] = {"A", "B", "C", "D"};
@@ -118,7 +117,7 @@ static status read_problem(reason_problem *p, reason_task task, const char *wher
 typedef struct {
     reason_data *out;
     bool shots;
-    char subject[80]; /* of a CSV file of MMLU, whose name tells it; "": records do */
+    char subject[80]; /* from the name of an MMLU CSV file; "": in the records */
 } file;
 
 static status push(void *own, json_t *record, const char *where, err *e)
@@ -137,7 +136,8 @@ static status push(void *own, json_t *record, const char *where, err *e)
     return st;
 }
 
-/* "abstract_algebra" of "x/abstract_algebra_test.csv"; shots where it ends in "dev". */
+/* Takes the subject from a CSV name: "abstract_algebra" from "x/abstract_algebra_test.csv". Names ending in "dev" hold
+ * shots. */
 static void read_name(file *f, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -206,10 +206,10 @@ static status read_source(reason_data *out, const char *path, err *e)
 {
     if (!dir_exists(path)) return read_file(out, path, e);
     if (out->task == REASON_MMLU) return read_folders(out, path, e);
-    return err_set(e, ST_USAGE, "--data %s: a folder, expected a file", path_tail(path));
+    return err_set(e, ST_USAGE, "--data %s: expected a file, not a folder", path_tail(path));
 }
 
-/* ---- all ---- */
+/* ---- all files ---- */
 
 void reason_data_start(reason_data *out, reason_task task, sample_list *problems)
 {
@@ -226,7 +226,7 @@ status reason_data_read(reason_data *out, const sample_source *s, err *e)
     for (size_t i = 0; i < n && st == ST_OK; i++) st = read_source(out, word[i], e);
     mem_free(word);
     mem_free(store);
-    if (st == ST_OK && out->problems->n == 0) st = err_set(e, ST_FORMAT, "--data: there are shots, but no problems");
+    if (st == ST_OK && out->problems->n == 0) st = err_set(e, ST_FORMAT, "--data: shots, but no problems");
     if (st == ST_OK) samples_keep(out->problems, s);
     return st;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Protocols of reason/protocols.json, the prompts that they make, and the order of choices. */
+/* Protocols of reason/protocols.json, their prompts, and the order of choices. */
 #include "config.h"
 
 #include "eval/reason/reason.h"
@@ -40,14 +40,13 @@ static status read_words(reason_protocol *p, const json_t *row, err *e)
     return ST_OK;
 }
 
-/* Appends the template with question and answer of a shot. */
+/* Appends the template, filled with the question and answer of a shot. */
 static status add_shot(prompt_text *out, const char *shot, utf8_text asked, utf8_text answer, err *e)
 {
     const prompt_field f[] = {{"{question}", asked}, {"{answer}", answer}};
     return prompt_append(out, shot, f, 2, e);
 }
 
-/* The worked questions that stand in front of each prompt. */
 static status join_shots(reason_protocol *p, const json_t *shots, err *e)
 {
     size_t i;
@@ -59,7 +58,6 @@ static status join_shots(reason_protocol *p, const json_t *shots, err *e)
     return ST_OK;
 }
 
-/* What is said in a chat in front of the user's text. */
 static status list_messages(reason_protocol *p, const json_t *turns, const char *turn, err *e)
 {
     size_t i;
@@ -127,7 +125,7 @@ void reason_protocol_close(reason_protocol *p)
     *p = (reason_protocol){0};
 }
 
-/* ---- shots that are drawn ---- */
+/* ---- drawn shots ---- */
 
 status reason_draw(uint32_t (*draw)[REASON_DRAWN], const reason_protocol *p, const reason_data *d, err *e)
 {
@@ -135,10 +133,10 @@ status reason_draw(uint32_t (*draw)[REASON_DRAWN], const reason_protocol *p, con
     uint32_t drawn[REASON_DRAWN];
     const sample_list *l = d->problems;
     if (d->shots.n < (size_t)p->drawn)
-        return err_set(e, ST_USAGE, "--train: %zu questions, --rules %s draws %d of them for each problem", d->shots.n,
+        return err_set(e, ST_USAGE, "--train: only %zu questions; --rules %s draws %d for each problem", d->shots.n,
                        p->name, p->drawn);
     mersenne_seed_python(&stream, (uint64_t)p->seed);
-    /* Problems that are left out draw theirs, too. */
+    /* Problems that are left out also use up a draw. */
     int64_t at = 0;
     for (size_t i = 0; i < l->n; at++) {
         TRY(python_sample(&stream, drawn, d->shots.n, (size_t)p->drawn, e));
@@ -176,7 +174,7 @@ status reason_fill(prompt_text *out, const reason_protocol *p, const reason_prob
 
 /* ---- MMLU ---- */
 
-/* Appends the header, with " abstract algebra" of "abstract_algebra". */
+/* Appends the header; the subject "abstract_algebra" is written " abstract algebra". */
 static status add_header(prompt_text *out, const reason_protocol *p, utf8_text subject, err *e)
 {
     str spelled = {0};
@@ -219,7 +217,7 @@ static size_t common(const token_list *a, const token_list *b)
     return n;
 }
 
-/* Tokens of the text up to byte n, with `more` behind them. */
+/* Encodes the first n bytes of the text, followed by `more`. */
 static status encode(token_list *out, const prompter *p, const prompt_text *text, size_t n, const char *more, err *e)
 {
     prompt_text t = {0};
@@ -246,7 +244,7 @@ status reason_encode_choices(token_list *head, int32_t only[REASON_CHOICES], con
     }
     for (size_t i = 0; i < REASON_CHOICES && st == ST_OK; i++) {
         if (ids[i].n != same + 1)
-            st = err_set(e, ST_UNSUPPORTED, "the tokenizer does not end \" A\" to \" D\" in one token each");
+            st = err_set(e, ST_UNSUPPORTED, "the tokenizer does not encode \" A\" to \" D\" as one token each");
         else only[i] = ids[i].ids[same];
     }
     if (st == ST_OK) {
@@ -264,7 +262,7 @@ status reason_cut(prompt_tokens *out, const prompter *p, const prompt_text *text
     status st = encode(&before, p, text, begins, "", e);
     size_t n = common(&before, head);
     token_list_free(&before);
-    if (n == 0 && st == ST_OK) n = 1; /* something is prefilled */
+    if (n == 0 && st == ST_OK) n = 1; /* at least one token is prefilled */
     for (size_t i = n; i < head->n && st == ST_OK; i++) st = token_list_push(&out->tail, head->ids[i], e);
     if (st == ST_OK && n < head->n) head->n = n;
     return st;
@@ -272,7 +270,7 @@ status reason_cut(prompt_tokens *out, const prompter *p, const prompt_text *text
 
 /* ---- the order of choices ---- */
 
-/* The first 8 bytes of the id's SHA-256, the highest first. */
+/* Returns the first 8 bytes of the id's SHA-256 as a big-endian number. */
 static uint64_t seed_of(utf8_text id)
 {
     sha256 h;
@@ -289,7 +287,8 @@ status reason_order_of(uint8_t out[REASON_CHOICES], reason_order by, const reaso
     uint32_t order[REASON_CHOICES] = {0, 1, 2, 3};
     mersenne m;
     if (by == REASON_ORDER_SHA256) {
-        if (x->id.n == 0) return err_set(e, ST_FORMAT, "'Record ID' is missing, from which the order follows");
+        if (x->id.n == 0)
+            return err_set(e, ST_FORMAT, "'Record ID' is missing; it determines the order of the choices");
         python_shuffled(order, REASON_CHOICES, seed_of(x->id));
     } else if (by == REASON_ORDER_SIMPLE_EVALS) {
         mersenne_seed_python(&m, 0);

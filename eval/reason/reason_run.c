@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval gsm8k`, `math`, `aime`, `gpqa`, `mmlu`: problems in, one or several generations of each, their answers judged.
- */
+/* `eval gsm8k`, `math`, `aime`, `gpqa`, `mmlu`: one or several generations per problem, and their scores. */
 #include "config.h"
 
 #include <math.h>
@@ -13,14 +12,14 @@
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-/* FEW: new tokens for our own problems, which measure nothing. */
+/* FEW: new tokens for the built-in problems, which measure nothing. */
 enum { LOOP_TOKENS = 200, LOOP_TIMES = 3, SHOTS = 5, FEW = 512 };
 
 typedef struct {
     evaluation_options common;
     const char *rules, *train;
-    int samples, n_new, top_k, shots; /* 0, of top_k -1: as the protocol says */
-    double temp, top_p, min_p;        /* NAN: as the protocol says */
+    int samples, n_new, top_k, shots; /* 0 (top_k: -1): as in the protocol */
+    double temp, top_p, min_p;        /* NAN: as in the protocol */
     text_options stop;
     bool fix_commas;
 } reason_options;
@@ -31,16 +30,16 @@ typedef struct {
     reason_task task;
     reason_protocol protocol;
     reason_data data;
-    size_t n, n_samples;     /* problems; samples of each */
-    size_t n_new, least_new; /* most new tokens; the least that a prompt left of them */
+    size_t n, n_samples;     /* problems; samples per problem */
+    size_t n_new, least_new; /* maximum number of new tokens; the smallest number that a prompt left */
     sampler_options sampling;
-    const char *stop[REASON_STOPS + 8 + 1]; /* texts that end an answer: the protocol's, then those of --stop */
-    uint8_t (*order)[REASON_CHOICES];       /* [n_samples * n] of GPQA */
-    size_t *lost;                           /* [n] characters that LogQuant's rule takes off the front */
-    uint32_t (*draw)[REASON_DRAWN];         /* [n] shots of each problem, of rules that draw them */
-    int32_t (*only)[REASON_CHOICES];        /* [n] of MMLU: the last tokens of " A" ... " D" */
-    size_t *group_of, n_groups; /* [n] levels and subjects, numbered in the order in which they come first */
-    size_t fewer_shots;         /* of MMLU: prompts that had no room for all */
+    const char *stop[REASON_STOPS + 8 + 1]; /* texts that end an answer: of the protocol, then of --stop */
+    uint8_t (*order)[REASON_CHOICES];       /* [n_samples * n] GPQA: order of the choices */
+    size_t *lost;                           /* [n] leading characters dropped by LogQuant's rule */
+    uint32_t (*draw)[REASON_DRAWN];         /* [n] shots of each problem, if the rules draw them */
+    int32_t (*only)[REASON_CHOICES];        /* [n] MMLU: last tokens of " A" ... " D" */
+    size_t *group_of, n_groups;             /* [n] levels or subjects, numbered in order of appearance */
+    size_t fewer_shots;                     /* MMLU: prompts without room for all shots */
 } reason_run;
 
 static const reason_problem *problem_of(const reason_run *r, size_t i)
@@ -60,7 +59,7 @@ static status parse_sampling(reason_run *r, err *e)
     const reason_options *o = r->o;
     const reason_protocol *p = &r->protocol;
     sampler *unused;
-    if (r->task == REASON_MMLU) { /* one token, no choice to draw */
+    if (r->task == REASON_MMLU) { /* one token, nothing to sample */
         r->n_samples = 1;
         return MEM_NEW(&r->only, r->n, e);
     }
@@ -69,12 +68,12 @@ static status parse_sampling(reason_run *r, err *e)
                                     .top_p = given_or(o->top_p, p->top_p),
                                     .min_p = given_or(o->min_p, 0),
                                     .repeat_penalty = 1};
-    TRY(sampler_create(&unused, &r->sampling, 1, e)); /* its ranges */
+    TRY(sampler_create(&unused, &r->sampling, 1, e)); /* checks the ranges */
     sampler_free(unused);
     bool greedy = r->sampling.temp == 0;
     r->n_samples = (size_t)(o->samples ? o->samples : greedy ? 1 : p->samples);
     if (greedy && r->n_samples > 1)
-        return err_set(e, ST_USAGE, "--samples %zu: with temperature 0 all of them are the same; --temp T",
+        return err_set(e, ST_USAGE, "--samples %zu: all samples are the same at temperature 0; set --temp T",
                        r->n_samples);
     if (!greedy) r->ev->sampling = &r->sampling;
     return ST_OK;
@@ -83,12 +82,11 @@ static status parse_sampling(reason_run *r, err *e)
 static status fix_commas(reason_run *r, err *e)
 {
     const metric *logquant = metric_find("gsm8k_logquant");
-    if (r->protocol.metric[0] != logquant) return err_set(e, ST_USAGE, "--fix-commas: only --rules logquant needs it");
+    if (r->protocol.metric[0] != logquant) return err_set(e, ST_USAGE, "--fix-commas: requires --rules logquant");
     r->protocol.metric[0] = metric_find("gsm8k_logquant_commas");
     return ST_OK;
 }
 
-/* The protocol's texts, and those of --stop. */
 static void list_stops(reason_run *r)
 {
     const text_options *more = &r->o->stop;
@@ -132,14 +130,13 @@ static status find_groups(reason_run *r, err *e)
     return ST_OK;
 }
 
-/* Shots of rules that draw them for each problem. */
 static status draw_shots(reason_run *r, err *e)
 {
     const char *train = r->o->train;
     if (!r->protocol.drawn && !train) return ST_OK;
     if (!r->protocol.drawn) return err_set(e, ST_USAGE, "--train: --rules %s draws no shots", r->protocol.name);
     if (!train)
-        return err_set(e, ST_USAGE, "--rules %s draws its shots from the training data: --train FILE",
+        return err_set(e, ST_USAGE, "--rules %s: requires --train FILE, the training data from which shots are drawn",
                        r->protocol.name);
     TRY(reason_data_read_shots(&r->data, "--train", train, e));
     TRY(MEM_NEW(&r->draw, r->n, e));
@@ -156,7 +153,7 @@ static status load(void *own, evaluation *ev, err *e)
     TRY(reason_protocol_open(&r->protocol, r->task, r->o->rules, ev->data_dir, e));
     if (r->o->fix_commas) TRY(fix_commas(r, e));
     list_stops(r);
-    if (!c->wrap && (!c->template_name || r->protocol.wrap == WRAP_DOUBLE_BOS)) ev->prompter.wrap = r->protocol.wrap;
+    if (!c->wrap && (!c->template.name || r->protocol.wrap == WRAP_DOUBLE_BOS)) ev->prompter.wrap = r->protocol.wrap;
     reason_data_start(&r->data, r->task, &ev->samples);
     TRY(reason_data_read(&r->data, &ev->source, e));
     r->n = ev->samples.n;
@@ -172,7 +169,7 @@ static status load(void *own, evaluation *ev, err *e)
     return ST_OK;
 }
 
-/* Half of the window, or what the new tokens leave of it. */
+/* Leaves room for the new tokens, at most half of the window. */
 static status max_length(size_t *out, const evaluation *ev, err *e)
 {
     const reason_run *r = ev->own;
@@ -182,24 +179,20 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
     return ST_OK;
 }
 
-/* Qwen3's template switches thinking off here; without that it is plain ChatML. */
 static status ready(void *own, evaluation *ev, err *e)
 {
     reason_run *r = own;
-    const char *folder = tokenizer_chat_template(ev->g.tok);
     (void)e;
-    if (r->protocol.thinks && !ev->prompter.chat_template && folder && strcmp(folder, "qwen3") == 0)
-        ev->prompter.chat_template = "chatml";
+    ev->prompter.thinks = r->protocol.thinks;
     if (r->task != REASON_MMLU)
-        out_note("%s: at most %zu new tokens: problems %zu, samples %zu, rows %zu, tokens %zu", ev->kind->name,
+        out_note("%s: at most %zu new tokens (problems %zu, samples %zu, rows %zu, tokens %zu)", ev->kind->name,
                  ev->n_samples * ev->rows.n * r->n_new, r->n, r->n_samples, ev->rows.n, r->n_new);
     return ST_OK;
 }
 
 /* ---- prompts ---- */
 
-/* Wraps the user's text in what is said before it: as a chat or, without a template, one text behind the other, as
- * lm-eval joins them. */
+/* Adds the protocol's messages before the user's text: as a chat, or without a template concatenated as in lm-eval. */
 static status wrap(reason_run *r, prompt_text *text, err *e)
 {
     const chat_message *said = r->protocol.said;
@@ -208,7 +201,7 @@ static status wrap(reason_run *r, prompt_text *text, err *e)
     prompt_text out = {0};
     status st = ST_OK;
     r->protocol.said[n] = (chat_message){"user", text->s};
-    if (!raw) st = chat_render(r->ev->g.tok, r->ev->prompter.chat_template, said, n + 1, &out.s, &out.n, e);
+    if (!raw) st = prompter_say(&out, &r->ev->prompter, said, n + 1, e);
     for (size_t i = r->protocol.system != NULL; raw && i <= n && st == ST_OK; i++) {
         st = prompt_puts(&out, said[i].content, e);
         if (st == ST_OK && i < n) st = prompt_puts(&out, strcmp(said[i].role, "user") == 0 ? " " : "\n\n", e);
@@ -219,7 +212,7 @@ static status wrap(reason_run *r, prompt_text *text, err *e)
     return st;
 }
 
-/* Characters of a prompt's text that its decoded tokens lack: LogQuant's code takes off as many of the answer. */
+/* Counts the characters of a prompt that its decoded tokens lack; LogQuant's code drops as many from the answer. */
 static status count_lost(size_t *out, const reason_run *r, const prompt_text *text, const token_list *ids, err *e)
 {
     char *decoded;
@@ -231,7 +224,7 @@ static status count_lost(size_t *out, const reason_run *r, const prompt_text *te
     return ST_OK;
 }
 
-/* Without -n an answer gets what the window leaves. */
+/* Limits an answer to the window's room, unless -n is given. */
 static void set_new(reason_run *r, evaluation_item *out)
 {
     int64_t left = r->ev->window - (int64_t)(out->tokens.head.n + out->tokens.tail.n);
@@ -255,7 +248,7 @@ static status make_prompt(reason_run *r, size_t i, evaluation_item *out, err *e)
     return st;
 }
 
-/* The next token is compared among those that begin " A" to " D". */
+/* Makes an item that compares the tokens that begin " A" to " D". */
 static status mmlu_item(reason_run *r, size_t i, evaluation_item *out, err *e)
 {
     const reason_problem *x = problem_of(r, i);
@@ -263,7 +256,7 @@ static status mmlu_item(reason_run *r, size_t i, evaluation_item *out, err *e)
     size_t begins, shots = (size_t)r->o->shots;
     prompt_text text = {0};
     status st;
-    /* A prompt that is too long has fewer shots. */
+    /* A prompt that is too long gets fewer shots. */
     for (;; shots--) {
         TRY_GOTO(reason_fill_mmlu(&text, &begins, &r->protocol, &r->data, x, shots, e));
         TRY_GOTO(reason_encode_choices(&out->tokens.head, r->only[i], p, &text, e));
@@ -321,7 +314,7 @@ static json_t *config(const void *own)
                      stops_json(r));
 }
 
-/* The answer that one metric finds, and its score. */
+/* Adds the answer that one metric finds, and its score. */
 static status judge_by(reason_run *r, const metric *k, utf8_text said, utf8_text label, json_t *found, json_t *scores,
                        err *e)
 {
@@ -358,7 +351,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text output,
     for (size_t k = 0; r->protocol.metric[k] && st == ST_OK; k++)
         st = judge_by(r, r->protocol.metric[k], said, label, found, scores, e);
     if (r->task == REASON_MMLU) {
-        /* One token: the letter, maybe behind a space. */
+        /* One token: the letter, with or without a space before it. */
         char chosen[2] = {output.n ? output.s[output.n - 1] : 0, 0};
         json_object_set_new(found, "likelihood", json_string(chosen));
         json_object_set_new(scores, "likelihood", json_integer(chosen[0] == label.s[0]));
@@ -374,7 +367,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text output,
 
 /* ---- loops ---- */
 
-/* The last 200 tokens stand in the answer three times or more. */
+/* True if the last LOOP_TOKENS tokens occur at least LOOP_TIMES times in the answer. */
 static bool is_loop(const int32_t *ids, size_t n)
 {
     if (n < LOOP_TOKENS) return false;
@@ -402,7 +395,7 @@ static const char *metric_label(const reason_run *r, size_t k)
     return r->protocol.metric[k] ? metric_name(r->protocol.metric[k]) : NULL;
 }
 
-/* Answers are grouped by level or subject. */
+/* Groups answers by level or subject. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const reason_run *r = own;
@@ -416,13 +409,13 @@ static utf8_text group_name(const reason_run *r, size_t group)
     return problem_of(r, i)->group;
 }
 
-/* A count; 0 where nothing was counted. */
+/* Returns a count; 0 if it is NAN. */
 static json_int_t whole(double x)
 {
     return isnan(x) ? 0 : (json_int_t)x;
 }
 
-static double share(double k, double n)
+static double fraction(double k, double n)
 {
     return n > 0 ? k / n : (double)NAN;
 }
@@ -432,7 +425,7 @@ static bool is_right(const reason_run *r, const json_t *line, size_t by)
     return json_integer_value(json_object_get(json_object_get(line, "scores"), metric_label(r, by))) == 1;
 }
 
-/* The share of a row's answers that are right by a metric. */
+/* Returns the fraction of a row's answers that are correct by a metric. */
 static double accuracy_by(const answers *a, size_t row, size_t by)
 {
     double right = 0, n = 0;
@@ -441,10 +434,10 @@ static double accuracy_by(const answers *a, size_t row, size_t by)
         n += line != NULL;
         right += line && is_right(run_of(a), line, by);
     }
-    return share(right, n);
+    return fraction(right, n);
 }
 
-/* The first metric's score; others follow it in the line. */
+/* Returns the first metric's score; the line has those of other metrics after it. */
 static double first_score(const json_t *line)
 {
     json_t *scores = json_object_get(line, "scores");
@@ -461,7 +454,7 @@ static answer_group group_of(size_t group)
     return ANSWERS((int64_t)group, ANSWER_ANY, ANSWER_ANY);
 }
 
-/* Counts the samples of a problem that a row answered, and those that are right by the first metric. */
+/* Counts the samples of a problem that a row answered; *right: those correct by the first metric. */
 static size_t count_problem(const answers *a, size_t row, size_t problem, size_t *right)
 {
     size_t n = 0;
@@ -474,7 +467,7 @@ static size_t count_problem(const answers *a, size_t row, size_t problem, size_t
     return n;
 }
 
-/* The mean over the problems of the chance that one of k samples is right. */
+/* Returns pass@k: the mean over the problems of the chance that one of k samples is correct. */
 static double pass_at(const answers *a, size_t row, size_t k)
 {
     double sum = 0, n = 0;
@@ -484,11 +477,10 @@ static double pass_at(const answers *a, size_t row, size_t k)
         sum += stats_pass(asked, right, k);
         n++;
     }
-    return share(sum, n);
+    return fraction(sum, n);
 }
 
-/* An end of the interval of 95 % of the mean over the problems. Samples of one problem tell less than other problems:
- * they are not counted as trials. */
+/* Returns an end of the 95 % interval of the mean over problems. Samples of one problem are not independent trials. */
 static double interval(const answers *a, size_t row, size_t side)
 {
     int64_t n = 0;
@@ -503,7 +495,6 @@ static double interval(const answers *a, size_t row, size_t side)
     return ends[side];
 }
 
-/* How generations ended. */
 enum { NONE, LIMIT, LOOPS, TOKENS, SPEED, LINES };
 static const char *const line_names[LINES] = {"without an answer", "hit the limit", "end in a loop",
                                               "new tokens an answer", "new tokens a second"};
@@ -523,10 +514,10 @@ static double generation(const answers *a, size_t row, size_t what)
         seconds += results_number(line, "seconds");
     }
     if (n == 0) return (double)NAN;
-    return what == TOKENS ? count[TOKENS] / n : what == SPEED ? share(count[TOKENS], seconds) : count[what];
+    return what == TOKENS ? count[TOKENS] / n : what == SPEED ? fraction(count[TOKENS], seconds) : count[what];
 }
 
-/* 2, 4, 8 ... and the number of samples; 0: no more. */
+/* Returns the next k of 2, 4, 8 ... and the number of samples; 0 after the last. */
 static size_t next_k(const reason_run *r, size_t k)
 {
     size_t n = r->n_samples;
@@ -535,7 +526,7 @@ static size_t next_k(const reason_run *r, size_t k)
 
 /* ---- text ---- */
 
-/* A line of `times` value(a, row, arg). */
+/* Prints a line of times * value(a, row, arg). */
 static status print_line(const answers *a, int indent, const char *name, size_t samples, int decimals, double times,
                          double (*value)(const answers *a, size_t row, size_t arg), size_t arg, err *e)
 {
@@ -573,36 +564,36 @@ static status print_generations(const answers *a, err *e)
     return answers_costs(a, ALL_ANSWERS, e);
 }
 
-/* What the answers are drawn by. */
-static status print_sampling(const reason_run *r, err *e)
+static void add_sampling(const reason_run *r)
 {
     const sampler_options *s = &r->sampling;
-    if (!r->ev->sampling) return out_printf(e, ", greedy");
-    TRY(out_printf(e, ", temperature %g, top-k %d, top-p %g", s->temp, s->top_k, s->top_p));
-    if (s->min_p > 0) TRY(out_printf(e, ", min-p %g", s->min_p));
-    return out_printf(e, ", seed %llu", (unsigned long long)r->ev->o->run.seed.value);
+    if (!r->ev->sampling) {
+        paragraph(", greedy");
+        return;
+    }
+    paragraph(", temperature %g, top-k %d, top-p %g", s->temp, s->top_k, s->top_p);
+    if (s->min_p > 0) paragraph(", min-p %g", s->min_p);
+    paragraph(", seed %llu", (unsigned long long)r->ev->o->run.seed.value);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const reason_run *r = run_of(a);
     const evaluation *ev = r->ev;
-    TRY(out_printf(e, "%s, rules %s: %zu problems", ev->kind->name, r->protocol.name, r->n));
+    paragraph("%s, rules %s: %zu problems", ev->kind->name, r->protocol.name, r->n);
     if (r->task == REASON_MMLU)
-        TRY(out_printf(e, ", %d shots (%zu prompts with fewer), protocol %s", r->o->shots, r->fewer_shots,
-                       protocol_of(ev)));
+        paragraph(", %d shots (%zu prompts with fewer), protocol %s", r->o->shots, r->fewer_shots, protocol_of(ev));
     else
-        TRY(out_printf(e, ", %zu generation%s each of at most %zu tokens", r->n_samples, r->n_samples == 1 ? "" : "s",
-                       r->n_new));
-    if (r->least_new < r->n_new) TRY(out_printf(e, " (the window leaves %zu)", r->least_new));
-    if (r->task != REASON_MMLU) TRY(print_sampling(r, e));
-    if (ev->n_truncated) TRY(out_printf(e, ", %zu prompts cut in the middle", ev->n_truncated));
-    return out_printf(e, ", wrap %s", prompt_wrap_name(ev->prompter.wrap));
+        paragraph(", %zu generation%s each of at most %zu tokens", r->n_samples, r->n_samples == 1 ? "" : "s",
+                  r->n_new);
+    if (r->least_new < r->n_new) paragraph(" (the window leaves %zu)", r->least_new);
+    if (r->task != REASON_MMLU) add_sampling(r);
+    if (ev->n_truncated) paragraph(", %zu prompts cut in the middle", ev->n_truncated);
+    paragraph(", wrap %s", prompt_wrap_name(ev->prompter.wrap));
 }
 
 /* ---- JSON ---- */
 
-/* Adds a row's results. */
 static void add_row(json_t **list, const answers *a, size_t row)
 {
     const reason_run *r = run_of(a);
@@ -610,7 +601,7 @@ static void add_row(json_t **list, const answers *a, size_t row)
     const char *label;
     char name[24];
     if (r->ev->rows.why[row].code != ST_OK) {
-        json_add(list, o);
+        *list = results_append(*list, o);
         return;
     }
     json_t *by = json_object(), *pass = json_object(), *in = json_object();
@@ -622,7 +613,8 @@ static void add_row(json_t **list, const answers *a, size_t row)
     }
     for (size_t g = 0; r->n_groups > 1 && g < r->n_groups; g++) {
         const answer_cell c = answers_cell(a, row, group_of(g));
-        json_object_set_new(in, group_name(r, g).n ? group_name(r, g).s : "", results_real(share(c.sum, (double)c.n)));
+        json_object_set_new(in, group_name(r, g).n ? group_name(r, g).s : "",
+                            results_real(fraction(c.sum, (double)c.n)));
     }
     const answer_cell c = answers_cell(a, row, ALL_ANSWERS);
     json_t *more =
@@ -633,7 +625,7 @@ static void add_row(json_t **list, const answers *a, size_t row)
                   "new_tokens_per_second", results_real(generation(a, row, SPEED)));
     o = results_merge(o, more);
     if (o) evaluation_costs_json(o, &c.costs);
-    json_add(list, o);
+    *list = results_append(*list, o);
 }
 
 static json_t *options_json(const void *own)
@@ -645,7 +637,7 @@ static json_t *options_json(const void *own)
 }
 
 static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .lines = print_accuracies,
                                       .costs = print_generations,
                                       .decimals = 1,
@@ -674,29 +666,30 @@ enum { MOST = 1 << 30 };
 #define OWN(field) AT(reason_options, field)
 
 #define RULES(names)                                                                                                   \
-    OPTION("rules", names, TEXT, OWN(rules), "whose prompt, new tokens, sampling and scoring (default: the first)")
+    OPTION("rules", names, TEXT, OWN(rules),                                                                           \
+           "set of rules for prompts, new tokens, sampling and scoring (default: the first)")
 #define GENERATION                                                                                                     \
-    OPTION("samples", "N", WHOLE(1, 1024, 0), OWN(samples), "generations of each problem (default: of the rules)"),    \
+    OPTION("samples", "N", WHOLE(1, 1024, 0), OWN(samples), "generations of each problem (default: by the rules)"),    \
         {.letter = 'n',                                                                                                \
          .arg = "N",                                                                                                   \
          WHOLE(1, MOST, 0),                                                                                            \
          OWN(n_new),                                                                                                   \
-         .help = "most new tokens (default: of the rules, or what the window leaves)"},                                \
-        OPTION("temp", "T", NUMBER((double)NAN), OWN(temp), "temperature, 0 = greedy (default: of the rules)"),        \
+         .help = "maximum number of new tokens (default: by the rules and the window)"},                               \
+        OPTION("temp", "T", NUMBER((double)NAN), OWN(temp), "temperature, 0 = greedy (default: by the rules)"),        \
         OPTION("top-k", "K", WHOLE(0, MOST, -1), OWN(top_k),                                                           \
-               "keep the K most likely tokens, 0 = all (default: of the rules)"),                                      \
+               "keep the K most likely tokens, 0 = all (default: by the rules)"),                                      \
         OPTION("top-p", "P", NUMBER((double)NAN), OWN(top_p),                                                          \
-               "keep the most likely tokens up to mass P (default: of the rules)"),                                    \
+               "keep the most likely tokens up to mass P (default: by the rules)"),                                    \
         OPTION("min-p", "P", NUMBER((double)NAN), OWN(min_p),                                                          \
                "keep tokens with at least P times the best one's probability (default 0)"),                            \
         OPTION("stop", "TEXT", .type = OPTION_TEXTS, AT(reason_options, stop),                                         \
-               "end answers at this text, beside those of the rules (up to 8 times)")
+               "also end answers at this text (up to 8 times)")
 
 static const cli_option gsm8k_options[] = {
     RULES("boxed|logquant|cot|cot_zeroshot|cot_llama|lmeval|official"),
     GENERATION,
-    OPTION("fix-commas", NULL, FLAG, OWN(fix_commas), "rules logquant: leave commas of the right answer out, too"),
-    OPTION("train", "FILE", TEXT, OWN(train), "rules lmeval: the training data, from which shots are drawn"),
+    OPTION("fix-commas", NULL, FLAG, OWN(fix_commas), "rules logquant: also drop commas from the correct answer"),
+    OPTION("train", "FILE", TEXT, OWN(train), "rules lmeval: training data from which shots are drawn"),
     {0}};
 static const cli_option math_options[] = {RULES("boxed|lmeval|kvpress"), GENERATION, {0}};
 static const cli_option aime_options[] = {
@@ -705,9 +698,9 @@ static const cli_option gpqa_options[] = {RULES("pariskv|simple_evals|lmeval"), 
 static const cli_option mmlu_options[] = {
     RULES("official|lmeval"),
     OPTION("shots", "N", WHOLE(0, 100, SHOTS), OWN(shots),
-           "worked questions of the subject in front of each (default 5)"),
+           "worked examples of the subject before each question (default 5)"),
     OPTION("protocol", "prefill|decode", TEXT, AT(reason_options, common.protocol),
-           "feed the question at once, or token by token behind the shots (default)"),
+           "feed the question at once, or token by token after the shots (default)"),
     {0}};
 
 #define EVALUATION(task, decodes, what)                                                                                \
@@ -731,7 +724,7 @@ static const cli_option mmlu_options[] = {
                                                          .free = free_run};                                            \
     const command task##_command = {.name = "eval " #task,                                                             \
                                     .args = "",                                                                        \
-                                    .summary = what ": strategies and budgets compared",                               \
+                                    .summary = what,                                                                   \
                                     .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,      \
                                     .own = task##_options,                                                             \
                                     .size = sizeof(reason_options),                                                    \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* RULER v1 (Hsieh et al. 2024): its tasks, and their prompts byte for byte as the official generator makes them for a
- * seed and a tokenizer. Source: evals.md section 15; NVIDIA/RULER c3f5e3b, scripts/data/. */
+/* RULER v1 (Hsieh et al. 2024): tasks and prompts. Prompts equal those of the official generator byte for byte, for the
+ * same seed and tokenizer. Source: evals.md section 15; NVIDIA/RULER c3f5e3b, scripts/data/. */
 #ifndef EVAL_RULER_RULER_H
 #define EVAL_RULER_RULER_H
 
@@ -30,14 +30,14 @@ typedef struct {
     const char *name;
     ruler_family family;
     const char *metric;
-    ruler_file file; /* that the user brings; RULER_FILES: none */
-    /* Of niah: */
+    ruler_file file; /* file that the user provides; RULER_FILES: none */
+    /* niah only: */
     ruler_haystack haystack;
-    bool uuid_keys, uuid_values; /* else words, and numbers */
-    int keys, values, queries;   /* keys; values of each; keys that are asked for */
+    bool uuid_keys, uuid_values; /* UUIDs; else words as keys, numbers as values */
+    int keys, values, queries;   /* keys; values per key; keys asked for */
 } ruler_task;
 
-/* In the order of the official list. */
+/* Tasks in the official order. */
 extern const ruler_task ruler_tasks[RULER_TASKS];
 extern const dataset_names ruler_names;
 extern const char *const ruler_file_options[RULER_FILES]; /* "--essays" */
@@ -45,59 +45,60 @@ extern const char *const ruler_file_options[RULER_FILES]; /* "--essays" */
 /* ---- texts ---- */
 
 typedef struct {
-    json_t *root; /* holds the texts */
+    json_t *root; /* owner of the texts */
     const char *text[RULER_FAMILIES], *prefix[RULER_FAMILIES];
-    int n_new[RULER_FAMILIES]; /* most new tokens */
+    int n_new[RULER_FAMILIES]; /* maximum number of new tokens */
     const char *needle, *noise, *document;
-    const char *wrapper; /* what stands around a prompt, with {task_template} */
+    const char *wrapper; /* text around a prompt, with {task_template} */
 } ruler_templates;
 
-/* Reads ruler/templates.json of the folder of evaluation data; old: with the texts of 2024. wrapper: a name of RULER's
- * list ("base": nothing around it), ST_USAGE naming --template. ruler_templates_close also after an error. */
+/* Reads ruler/templates.json of the data folder. old: texts of 2024. wrapper: a name of RULER's list ("base": no
+ * wrapper); ST_USAGE, naming --template, if it is unknown. Call ruler_templates_close also after an error. */
 status ruler_templates_open(ruler_templates *t, const char *data_dir, bool old, const char *wrapper, err *e);
 void ruler_templates_close(ruler_templates *t);
-/* The task's text in its wrapper, with the answer prefix behind; what is asked for in the singular says so. *out is
- * freed also after an error. */
+/* Writes the task's template, in its wrapper if `wrapped`, and its answer prefix. If one value is asked for, the
+ * wording is singular. The caller frees *out, also after an error. */
 status ruler_template(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e);
-/* "numbers", "uuids": what the needles' values are called. */
+/* Returns the noun for the needles' values: "numbers" or "uuids". */
 const char *ruler_value_name(const ruler_task *task);
 
-/* Appends the text with every run of white space (Python's) as one space; strip: without those at its ends. ST_FORMAT:
- * it is not UTF-8. */
+/* Appends the text with each run of white space (as in Python) replaced by one space. strip: drops leading and trailing
+ * white space. ST_FORMAT: not UTF-8. */
 status ruler_squeeze(prompt_text *t, const char *s, size_t n, bool strip, err *e);
-/* Squeezes and strips the text. */
+/* Replaces the text by its squeezed and stripped form. */
 status ruler_one_line(prompt_text *t, err *e);
 
-/* Counts tokens. */
+/* Token counter. */
 typedef struct {
-    const tokenizer *tok; /* NULL: words between white space */
-    token_list ids;       /* its memory */
+    const tokenizer *tok; /* NULL: counts words separated by white space */
+    token_list ids;       /* buffer */
 } ruler_counter;
-/* Of a text: without BOS, spellings of special tokens as these. ST_INTERRUPTED after Ctrl-C: making prompts takes
- * little else. */
+/* Counts the tokens of a text, without BOS; spellings of special tokens become special tokens. ST_INTERRUPTED after
+ * Ctrl-C: making prompts mostly counts tokens. */
 status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err *e);
 
 /* A long English text as a haystack. */
 typedef struct {
-    char sum[SHA256_HEX]; /* of the file */
+    char sum[SHA256_HEX]; /* SHA-256 of the file */
     punkt *punkt;
     prompt_text text; /* with single spaces */
-    size_t words;     /* between them; one at its beginning or end may be empty */
-    /* The first words and their sentences: */
+    size_t words;     /* words separated by single spaces; the first or last may be empty */
+    /* The first n words, stripped, and their sentences: */
     size_t n;
     prompt_text part;
     sentence_list sentences;
 } ruler_essay;
 
-/* Reads {"text": ...} of a file NAME.json, else plain text. ruler_essay_close also after an error. */
+/* Reads {"text": ...} from a file NAME.json, or another file as plain text. Call ruler_essay_close also after an
+ * error. */
 status ruler_essay_open(ruler_essay *t, const char *path, const char *data_dir, err *e);
 void ruler_essay_close(ruler_essay *t);
-/* The first n words as part and sentences; words come again from the first one where there are not so many. */
+/* Sets part and sentences to the first n words. The text repeats if it has fewer. */
 status ruler_essay_cut(ruler_essay *t, size_t n, err *e);
 
 /* ---- inputs ---- */
 
-/* Options of two words, of which the first is the default. */
+/* Options with two values; the first is the default. */
 typedef enum { RULER_VARIANT, RULER_WORDS, RULER_TOKENS, RULER_PREFIX, RULER_CHOICES } ruler_choice;
 
 typedef struct {
@@ -107,44 +108,44 @@ typedef struct {
     bool one_line;
 } ruler_options;
 
-/* What prompts are made from. */
+/* Options and files from which prompts are made. */
 typedef struct {
     const ruler_options *o;
     const char *data_dir;
     uint64_t seed;
-    int choice[RULER_CHOICES]; /* 1: the second word of the option */
-    bool old;                  /* --variant 2024: prompts as RULER made them then */
+    int choice[RULER_CHOICES]; /* 1: the second value of the option */
+    bool old;                  /* --variant 2024: prompts of RULER in 2024 */
     bool runs[RULER_TASKS];
-    bool named;                  /* by --task; else a task that cannot run is left out */
-    bool lacks[RULER_TASKS];     /* data of the user, without which it does not run */
-    err why[RULER_TASKS];        /* another reason; code ST_OK: none */
-    size_t samples[RULER_TASKS]; /* of each length */
-    sample_list data;            /* of --data; else they are made */
-    int64_t *length;             /* [n_length]; of --data one, 0 */
+    bool named;                  /* set by --task; otherwise a task that cannot run is left out */
+    bool lacks[RULER_TASKS];     /* the task needs a file that the user did not provide */
+    err why[RULER_TASKS];        /* other reason why it cannot run; code ST_OK: none */
+    size_t samples[RULER_TASKS]; /* samples per length */
+    sample_list data;            /* samples of --data; empty: prompts are made */
+    int64_t *length;             /* [n_length]; with --data one entry, 0 */
     size_t n_length;
     ruler_templates templates;
     ruler_words *words;
     ruler_essay essay;
-    ruler_qa qa[RULER_FILES]; /* of RULER_SQUAD and RULER_HOTPOTQA */
+    ruler_qa qa[RULER_FILES]; /* for RULER_SQUAD and RULER_HOTPOTQA */
     ruler_counter counter;
 } ruler_inputs;
 
-/* Returns the word of an option that was given, or its default. */
+/* Returns the value of an option. */
 const char *ruler_word(const ruler_inputs *in, ruler_choice k);
-/* Reads options and files. ruler_inputs_close also after an error. */
+/* Reads options and files. Call ruler_inputs_close also after an error. */
 status ruler_inputs_open(ruler_inputs *in, const ruler_options *o, err *e);
-/* Counts by the tokenizer (borrowed) unless --tokens ws, and makes a sample of each task at the shortest length, so
- * that one that is too short shows before anything runs. */
+/* Sets up the token counter; tok is borrowed and, with --tokens ws, unused. Makes one sample of each task at the
+ * shortest length, so that a length that is too short fails before anything runs. */
 status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, err *e);
 void ruler_inputs_close(ruler_inputs *in);
 
-/* A line of --data: RULER's own members input, outputs (and answer_prefix, without which the prefix is in the input),
- * or kvpress's columns context, question, answer_prefix, answer, max_new_tokens. Texts are borrowed. */
+/* Record of --data. It has RULER's members input, outputs and, if the prefix is not in the input, answer_prefix, or
+ * kvpress's columns context, question, answer_prefix, answer, max_new_tokens. Texts are borrowed. */
 typedef struct {
     sample_head at;
-    utf8_text context, question, prefix; /* question: of kvpress's columns; n 0: it is in the context */
-    json_t *answers;                     /* a list of texts */
-    int n_new;                           /* most new tokens; 0: as many as RULER gives the task */
+    utf8_text context, question, prefix; /* question: kvpress only; n 0: part of the context */
+    json_t *answers;                     /* a list of strings */
+    int n_new;                           /* maximum number of new tokens; 0: RULER's number for the task */
 } ruler_record;
 
 extern const sample_reader ruler_reader;
@@ -152,83 +153,88 @@ void ruler_drop(void *record);
 /* Returns record i of a task. */
 const ruler_record *ruler_data_at(const sample_list *l, size_t task, size_t i);
 
-/* Writes files of prompts, without a model: --write DIR. */
+/* Writes the prompts to files without running a model: --write DIR. */
 status ruler_write(const ruler_options *o, err *e);
 
 /* ---- samples ---- */
 
-/* A prompt under way: of so many items of haystack. */
+/* Sample being built. */
 typedef struct {
-    prompt_text text;   /* with the answer prefix */
-    json_t *answers;    /* a list of texts */
-    const char *failed; /* why the official code fails here, where it does; NULL: it does not */
-} ruler_draft;
+    prompt_text text;   /* prompt with its answer prefix */
+    json_t *answers;    /* a list of strings */
+    const char *failed; /* why the official code fails at this size; NULL: it succeeds */
+} ruler_builder;
 
 typedef struct {
     const ruler_task *task;
     ruler_inputs *in;
     uint64_t seed;
-    int64_t length;         /* most tokens of a prompt and its new ones */
-    mersenne python, numpy; /* the streams of the run */
+    int64_t length;         /* maximum number of prompt and new tokens */
+    mersenne python, numpy; /* random streams of the run */
     prompt_text template;
-    int64_t step, size; /* of haystack items, as it was found */
-    int64_t number;     /* of the next sample, from 0 */
-    int64_t least;      /* tokens of the shortest prompt that did not fit, with the new ones */
-    ruler_draft draft;
-    prompt_text context, other; /* parts of the draft that are under way; a new draft empties the context */
-    bool searching;             /* for the size */
-    bool example;               /* vt: the example in front of the questions is under way, */
-    prompt_text shown;          /* or this is it, */
+    int64_t step, size; /* step of the size search; haystack items found */
+    int64_t number;     /* number of the next sample, from 0 */
+    int64_t least;      /* prompt and new tokens of the shortest sample that did not fit */
+    ruler_builder builder;
+    prompt_text context, other; /* scratch texts; a new sample empties the context */
+    bool searching;             /* the size search is running */
+    bool example;               /* vt: the example is being built */
+    prompt_text shown;          /* vt: the finished example */
     int64_t shown_tokens;
-    uint32_t *order;    /* cwe: its words as it shuffles them */
-    bool too_few_words; /* cwe: a size was tried for which RULER takes other words */
+    uint32_t *order;    /* cwe: shuffled indices of words */
+    bool too_few_words; /* cwe: a tried size exceeds the word list; RULER then uses another list */
 } ruler_maker;
 
-/* A sample. */
+/* Finished sample. */
 typedef struct {
     prompt_text text;
-    size_t cut;                /* where its answer prefix begins */
-    json_t *answers;           /* a list of texts */
+    size_t cut;                /* byte offset of its answer prefix */
+    json_t *answers;           /* a list of strings */
     int64_t number;            /* from 0 */
-    int64_t length;            /* tokens of the prompt, with the new ones */
-    int64_t at_char, at_token; /* niah: where the first answer stands */
+    int64_t length;            /* prompt and new tokens */
+    int64_t at_char, at_token; /* niah: position of the first answer */
 } ruler_sample;
 
-/* Finds the number of haystack items for samples of the length; the inputs are borrowed. ST_USAGE where none is short
- * enough, naming --length and the tokens of the shortest. ruler_maker_close also after an error. */
+/* Finds the number of haystack items for samples of the length. The inputs are borrowed. ST_USAGE: no sample is short
+ * enough; the message has --length and the tokens of the shortest. Call ruler_maker_close also after an error. */
 status ruler_maker_open(ruler_maker *m, ruler_inputs *in, const ruler_task *task, int64_t length, err *e);
 void ruler_maker_close(ruler_maker *m);
-/* The next sample. ST_USAGE: questions are used up. ruler_sample_free also after an error. */
+/* Makes the next sample. ST_USAGE: no questions left. Call ruler_sample_free also after an error. */
 status ruler_make(ruler_maker *m, ruler_sample *out, err *e);
 void ruler_sample_free(ruler_sample *s);
-/* A line of an official file; old: of 2024. NULL: out of memory. */
+/* Returns the sample as a record of an official file, or NULL if out of memory. old: the format of 2024. */
 json_t *ruler_sample_json(const ruler_sample *s, const ruler_task *task, bool old);
 
 /* ---- the families ---- */
 
-/* A draft with n items of haystack. Everything that is drawn comes from the streams of m. */
+/* Builds a sample with n haystack items. All random numbers come from the streams of m. */
 typedef status ruler_generate(ruler_maker *m, int64_t n, err *e);
 ruler_generate ruler_niah, ruler_vt, ruler_vt_sample, ruler_cwe, ruler_qa_ask;
-/* What vt and cwe need before the size is looked for; fwe finds its size here. */
+/* Builds vt's example, before the size search. */
 status ruler_vt_start(ruler_maker *m, err *e);
-/* Puts vt's example in front of the question of the draft. */
+/* Inserts vt's example before the task's text. */
 status ruler_vt_example(ruler_maker *m, const prompt_text *example, err *e);
+/* Shuffles the words of cwe, before the size search. */
 status ruler_cwe_start(ruler_maker *m, err *e);
+/* Finds the number of haystack items for fwe. */
 status ruler_fwe_start(ruler_maker *m, err *e);
-/* The draft of a sample of fwe, and its tokens. */
+/* Builds a sample of fwe that fits; *tokens includes the new ones. */
 status ruler_fwe(ruler_maker *m, int64_t *tokens, err *e);
 
-/* The number of items: the largest whose draft fits into the length with `reserve` tokens; as of 2024, step by step and
- * with the answers behind the prompt. */
+/* Sets m->size to the largest number of items whose sample fits in `length` with `reserve` more tokens. The search of
+ * 2024 proceeds step by step and also counts the answers. */
 status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e);
-/* A draft that fits with them, from m->size items down, and its tokens with them. */
+/* Builds a sample that fits in `length` with `reserve` more tokens, trying m->size items first, then fewer. *tokens
+ * includes the reserve. */
 status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, int64_t *tokens, err *e);
-/* ST_USAGE: not even the shortest prompt fits, which has m->least tokens. */
+/* Returns ST_USAGE: even the shortest prompt, of m->least tokens, does not fit. */
 status ruler_too_short(const ruler_maker *m, err *e);
 
-/* Begins a new draft; appends the filled template; adds an answer. */
-status ruler_draft_start(ruler_maker *m, err *e);
-status ruler_draft_fill(ruler_maker *m, const prompt_field *f, size_t n, err *e);
-status ruler_draft_answer(ruler_maker *m, utf8_text s, err *e);
+/* Starts a sample without text and answers. */
+status ruler_builder_start(ruler_maker *m, err *e);
+/* Appends the filled template to the text. */
+status ruler_builder_fill(ruler_maker *m, const prompt_field *f, size_t n, err *e);
+/* Adds an answer. */
+status ruler_builder_answer(ruler_maker *m, utf8_text s, err *e);
 
 #endif

@@ -44,11 +44,10 @@ static bool is_json(const char *path)
     return n > k && strcmp(path + n - k, ".json") == 0;
 }
 
-/* The text with single spaces. */
 static status squeeze(ruler_essay *t, const char *path, const char *s, size_t n, err *e)
 {
     err inner = {0};
-    if (memchr(s, 0, n)) return err_set(e, ST_FORMAT, "%s: holds the character U+0000", path_tail(path));
+    if (memchr(s, 0, n)) return err_set(e, ST_FORMAT, "%s: contains the character U+0000", path_tail(path));
     status st = ruler_squeeze(&t->text, s, n, false, &inner);
     if (st != ST_OK) return err_set(e, st, "%s: %.100s", path_tail(path), inner.msg);
     t->words = 1;
@@ -63,7 +62,7 @@ static status read_text(ruler_essay *t, const char *path, const char *s, size_t 
     TRY(json_parse_object(&root, s, n, path_tail(path), MAX_DEPTH, e));
     const json_t *text = json_object_get(root, "text");
     status st = json_is_string(text) ? squeeze(t, path, json_string_value(text), json_string_length(text), e)
-                                     : err_set(e, ST_FORMAT, "%s: 'text': expected a text", path_tail(path));
+                                     : err_set(e, ST_FORMAT, "%s: 'text': expected a string", path_tail(path));
     json_decref(root);
     return st;
 }
@@ -89,7 +88,7 @@ void ruler_essay_close(ruler_essay *t)
     *t = (ruler_essay){0};
 }
 
-/* The bytes of the first n words, at most all. */
+/* Returns the number of bytes of the first n words, at most all. */
 static size_t bytes_of(const ruler_essay *t, size_t n)
 {
     size_t i = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `eval ruler` asks with: options, files of the user, and prompts of --data. */
+/* Inputs of `eval ruler`: options, files of the user, and prompts of --data. */
 #include "config.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
 
-/* SAMPLES: of each task and length, where none are asked for. */
+/* SAMPLES: default per task and length. */
 enum { SAMPLES = 20, MOST_NEW = 1 << 20 };
 
 /* ---- options ---- */
@@ -20,7 +20,7 @@ static status parse_tasks(ruler_inputs *in, err *e)
     return in->named ? datasets_mark(in->runs, &ruler_names, "--task", o->task, e) : ST_OK;
 }
 
-/* Tasks without their data do not run; one that was named is an error. */
+/* Excludes tasks whose file is missing; for a task named by --task that is an error. */
 static status check_data(ruler_inputs *in, err *e)
 {
     const ruler_options *o = in->o;
@@ -28,7 +28,7 @@ static status check_data(ruler_inputs *in, err *e)
         const ruler_task *t = &ruler_tasks[i];
         bool lacks = t->file != RULER_FILES && !o->file[t->file];
         if (in->runs[i] && lacks && in->named)
-            return err_set(e, ST_USAGE, "--task: %s needs %s FILE", t->name, ruler_file_options[t->file]);
+            return err_set(e, ST_USAGE, "--task: %s requires %s FILE", t->name, ruler_file_options[t->file]);
         in->lacks[i] = in->runs[i] && lacks;
         in->runs[i] &= !lacks;
         in->samples[i] = o->samples ? (size_t)o->samples : SAMPLES;
@@ -44,7 +44,7 @@ static status parse_lengths(ruler_inputs *in, err *e)
             return err_set(e, ST_USAGE, "--length %lld: expected 1 to %d tokens", (long long)in->length[i], 1 << 28);
         for (size_t k = 0; k < i; k++)
             if (in->length[k] == in->length[i])
-                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)in->length[i]);
+                return err_set(e, ST_USAGE, "--length: duplicate length %lld", (long long)in->length[i]);
     }
     return ST_OK;
 }
@@ -63,7 +63,6 @@ const char *ruler_word(const ruler_inputs *in, ruler_choice k)
 
 /* ---- files ---- */
 
-/* Reads the files of the tasks that run. */
 static status read_data(ruler_inputs *in, err *e)
 {
     for (size_t i = 0; i < RULER_TASKS; i++) {
@@ -76,7 +75,6 @@ static status read_data(ruler_inputs *in, err *e)
     return ST_OK;
 }
 
-/* What prompts are made from. */
 static status open_sources(ruler_inputs *in, err *e)
 {
     TRY(check_data(in, e));
@@ -85,9 +83,9 @@ static status open_sources(ruler_inputs *in, err *e)
     return read_data(in, e);
 }
 
-/* ---- prompts that are there already ---- */
+/* ---- prompts of --data ---- */
 
-/* The folder of a path "DIR/TASK/validation.jsonl" as a task. */
+/* Returns the task named by the folder of a path "DIR/TASK/validation.jsonl". */
 static size_t task_of_folder(const char *path)
 {
     const char *end = strrchr(path, '/'), *begin = end;
@@ -106,13 +104,14 @@ static status find_task(size_t *task, const json_t *root, const char *path, cons
     if (*task == DATASET_UNKNOWN) *task = task_of_folder(path);
     if (!member && *task != DATASET_UNKNOWN) return ST_OK;
     if (!member)
-        return err_set(e, ST_FORMAT, "%s: 'task' is missing, and neither file nor folder has a task's name", where);
+        return err_set(e, ST_FORMAT, "%s: 'task' is missing, and neither the file nor its folder is named after a task",
+                       where);
     TRY(sample_text(&name, root, "task", where, e));
     if (dataset_find(task, &ruler_names, name.s, name.n, &inner) == ST_OK) return ST_OK;
     return err_set(e, ST_FORMAT, "%s: 'task': %.120s", where, inner.msg);
 }
 
-/* A text or a list of texts. */
+/* Reads answers: a string or a list of strings. */
 static status read_answers(ruler_record *x, const char *field, const char *where, err *e)
 {
     json_t *answers = json_object_get(x->at.root, field);
@@ -121,10 +120,9 @@ static status read_answers(ruler_record *x, const char *field, const char *where
     size_t i;
     const json_t *one;
     json_array_foreach(x->answers, i, one) good &= json_is_string(one);
-    return good ? ST_OK : err_set(e, ST_FORMAT, "%s: '%s': expected a text or a list of texts", where, field);
+    return good ? ST_OK : err_set(e, ST_FORMAT, "%s: '%s': expected a string or a list of strings", where, field);
 }
 
-/* kvpress's columns. */
 static status read_columns(ruler_record *x, const char *where, err *e)
 {
     const json_t *n = json_object_get(x->at.root, "max_new_tokens");
@@ -163,7 +161,7 @@ const ruler_record *ruler_data_at(const sample_list *l, size_t task, size_t i)
     return samples_at(l, first + i);
 }
 
-/* Their tasks run. */
+/* Reads the prompts of --data, and runs only their tasks. */
 static status open_data(ruler_inputs *in, const char *paths, err *e)
 {
     const ruler_options *o = in->o;
@@ -178,7 +176,8 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
                  {o->file[RULER_HOTPOTQA], "--hotpotqa"},
                  {o->template, "--template"}};
     for (size_t i = 0; i < sizeof makes / sizeof *makes; i++)
-        if (makes[i].given) return err_set(e, ST_USAGE, "%s makes prompts, which --data has already", makes[i].option);
+        if (makes[i].given)
+            return err_set(e, ST_USAGE, "%s: not supported with --data, which has prompts", makes[i].option);
     TRY(MEM_NEW(&in->length, 1, e));
     in->n_length = 1;
     sample_reader r = ruler_reader;
@@ -238,8 +237,8 @@ static status check_questions(const ruler_inputs *in, size_t i, err *e)
     const ruler_file f = ruler_tasks[i].file;
     const size_t n = in->qa[f].n_questions, skipped = (size_t)in->o->pre_samples;
     if (skipped + in->samples[i] <= n) return ST_OK;
-    return err_set(e, ST_USAGE, "--samples %zu: %s has %zu questions%s", in->samples[i], ruler_file_options[f], n,
-                   skipped ? ", with those of --pre-samples" : "");
+    return err_set(e, ST_USAGE, "--samples %zu: %s has only %zu questions%s", in->samples[i], ruler_file_options[f], n,
+                   skipped ? ", including those of --pre-samples" : "");
 }
 
 static status check_task(ruler_inputs *in, size_t i, int64_t length, err *e)

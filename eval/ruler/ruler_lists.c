@@ -13,7 +13,7 @@
 
 /* ---- common words ---- */
 
-/* How often the common words and the others stand in a list, and how long the list of the example is. */
+/* Occurrences of a common word and of another word in a list; words in the example's list. */
 typedef struct {
     size_t common, other, example;
 } often;
@@ -38,7 +38,7 @@ static status put_numbered(prompt_text *out, size_t number, const char *word, er
     return prompt_puts(out, word, e);
 }
 
-/* "1. w 2. w ..." with the first words `o.common` times, the others `o.other` times. */
+/* Appends "1. w 2. w ...": each common word o->common times, each other word o->other times. */
 static status put_list(ruler_maker *m, const uint32_t *word, size_t n, const often *o, err *e)
 {
     size_t common = n < COMMON ? n : COMMON, first = common * o->common, all = first + (n - common) * o->other;
@@ -53,19 +53,18 @@ static status put_list(ruler_maker *m, const uint32_t *word, size_t n, const oft
     return st;
 }
 
-/* Appends the prompt of a list of n words to the draft; it ends in the answer prefix. */
+/* Appends the prompt with a list of n words, which ends in the answer prefix. */
 static status put_prompt(ruler_maker *m, const uint32_t *word, size_t n, const often *o, err *e)
 {
     m->context.n = 0;
     TRY(put_list(m, word, n, o, e));
     const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}};
-    return ruler_draft_fill(m, f, 1, e);
+    return ruler_builder_fill(m, f, 1, e);
 }
 
-/* An example with its answers. */
 static status put_example(ruler_maker *m, uint32_t *word, size_t n, const often *o, err *e)
 {
-    prompt_text *out = &m->draft.text;
+    prompt_text *out = &m->builder.text;
     TRY(python_sample(&m->python, word, ruler_common_words(m->in->words), n, e));
     TRY(put_prompt(m, word, n, o, e));
     if (!m->in->old) TRY(prompt_add(out, " ", 1, e));
@@ -82,7 +81,7 @@ static status put_both(ruler_maker *m, uint32_t *word, size_t n, err *e)
     TRY(python_sample(&m->python, word, ruler_common_words(m->in->words), n, e));
     TRY(put_prompt(m, word, n, o, e));
     for (size_t i = 0; i < n && i < COMMON; i++)
-        TRY(ruler_draft_answer(m, utf8_of(ruler_common_word(m->in->words, m->order[word[i]])), e));
+        TRY(ruler_builder_answer(m, utf8_of(ruler_common_word(m->in->words, m->order[word[i]])), e));
     return ST_OK;
 }
 
@@ -90,9 +89,9 @@ status ruler_cwe(ruler_maker *m, int64_t n, err *e)
 {
     uint32_t *word;
     size_t most = ruler_common_words(m->in->words);
-    TRY(ruler_draft_start(m, e));
+    TRY(ruler_builder_start(m, e));
     if ((size_t)n > most) {
-        m->draft.failed = "more words than there are";
+        m->builder.failed = "more words than the list has";
         m->too_few_words = true;
         return ST_OK;
     }
@@ -107,8 +106,8 @@ status ruler_cwe(ruler_maker *m, int64_t n, err *e)
 enum { LETTERS = 6, LEAST_WORDS = 4, TOKENS_A_WORD = 50, GUESS = 6, STEPS = 32 };
 
 typedef struct {
-    char (*word)[LETTERS + 1]; /* sorted, without doubles */
-    uint32_t *rank;            /* number of the word of each rank; rank 0 is written as dots */
+    char (*word)[LETTERS + 1]; /* sorted, distinct */
+    uint32_t *rank;            /* [rank] index of the word; rank 0 is written as dots */
     size_t n;
 } vocabulary;
 
@@ -149,7 +148,7 @@ static const char *spelled(const vocabulary *v, size_t rank)
     return rank == 0 ? "..." : v->word[v->rank[rank]];
 }
 
-/* How often the words of the first ranks stand in a text of about n words: by a zeta distribution with exponent 2. */
+/* Returns how often the word of a rank occurs in about n words: a zeta distribution with exponent 2. */
 static size_t count_of(int64_t n, size_t rank)
 {
     const double zeta2 = 1.6449340668482264;
@@ -178,18 +177,18 @@ done:
     return st;
 }
 
-/* A text of about n words as the draft, and its tokens. */
+/* Builds a sample with about n words and counts its tokens. */
 static status try_words(ruler_maker *m, const vocabulary *v, int64_t n, int64_t *tokens, err *e)
 {
-    TRY(ruler_draft_start(m, e));
+    TRY(ruler_builder_start(m, e));
     TRY(put_words(m, v, n, e));
     const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}};
-    TRY(ruler_draft_fill(m, f, 1, e));
-    for (size_t i = 1; i < LEAST_WORDS; i++) TRY(ruler_draft_answer(m, utf8_of(v->word[v->rank[i]]), e));
-    return ruler_count(&m->in->counter, m->draft.text.s, m->draft.text.n, tokens, e);
+    TRY(ruler_builder_fill(m, f, 1, e));
+    for (size_t i = 1; i < LEAST_WORDS; i++) TRY(ruler_builder_answer(m, utf8_of(v->word[v->rank[i]]), e));
+    return ruler_count(&m->in->counter, m->builder.text.s, m->builder.text.n, tokens, e);
 }
 
-/* In 2024 new tokens had no room. */
+/* Returns the maximum number of prompt tokens. RULER of 2024 left no room for new tokens. */
 static int64_t most_tokens(const ruler_maker *m)
 {
     return m->length - (m->in->old ? 0 : m->in->templates.n_new[RULER_FWE]);
@@ -200,8 +199,8 @@ status ruler_fwe_start(ruler_maker *m, err *e)
     int64_t most = most_tokens(m), tokens;
     vocabulary v;
     if (most < LEAST_WORDS * TOKENS_A_WORD)
-        return err_set(e, ST_USAGE, "--length %lld: too short for fwe: at least %lld tokens", (long long)m->length,
-                       (long long)(m->length - most + LEAST_WORDS * TOKENS_A_WORD));
+        return err_set(e, ST_USAGE, "--length %lld: too short for fwe; at least %lld tokens are needed",
+                       (long long)m->length, (long long)(m->length - most + LEAST_WORDS * TOKENS_A_WORD));
     m->step = most / STEPS;
     m->size = most / GUESS;
     status st = draw_vocabulary(m, &v, (size_t)(most / TOKENS_A_WORD), e);

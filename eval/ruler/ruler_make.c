@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The makers of samples: a task, its search for the size, and its prompts. */
+/* Makers of samples: size search of a task, and its samples. */
 #include "config.h"
 
 #include <string.h>
@@ -11,8 +11,7 @@ enum { SHORT_LENGTH = 4096, MARK = 10 };
 
 /* ---- a task ---- */
 
-/* What makes the drafts of a family, and what it needs before the size is looked for. NULL: fwe finds its size itself.
- */
+/* Generator of a family, and its preparation of the size search. NULL: fwe finds its size itself. */
 static const struct {
     ruler_generate *generate;
     status (*start)(ruler_maker *m, err *e);
@@ -46,7 +45,8 @@ status ruler_maker_open(ruler_maker *m, ruler_inputs *in, const ruler_task *task
 {
     *m = (ruler_maker){.task = task, .in = in, .seed = in->seed, .length = length};
     if (m->seed > UINT32_MAX)
-        return err_set(e, ST_USAGE, "--seed %llu: RULER takes at most %u", (unsigned long long)m->seed, UINT32_MAX);
+        return err_set(e, ST_USAGE, "--seed %llu: must be at most %u for RULER", (unsigned long long)m->seed,
+                       UINT32_MAX);
     mersenne_seed_python(&m->python, m->seed);
     mersenne_seed_numpy(&m->numpy, (uint32_t)m->seed);
     TRY(ruler_template(&m->template, &in->templates, task, true, e));
@@ -55,8 +55,8 @@ status ruler_maker_open(ruler_maker *m, ruler_inputs *in, const ruler_task *task
 
 void ruler_maker_close(ruler_maker *m)
 {
-    mem_free(m->draft.text.s);
-    json_decref(m->draft.answers);
+    mem_free(m->builder.text.s);
+    json_decref(m->builder.answers);
     mem_free(m->context.s);
     mem_free(m->other.s);
     mem_free(m->template.s);
@@ -67,7 +67,7 @@ void ruler_maker_close(ruler_maker *m)
 
 /* ---- samples ---- */
 
-/* Where the answer prefix begins: at the last place that has the first characters of the task's own one. */
+/* Returns the start of the answer prefix: the last occurrence of its first characters. */
 static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
 {
     const char *prefix = m->in->templates.prefix[m->task->family];
@@ -85,9 +85,8 @@ static status find_answer(ruler_maker *m, ruler_sample *out, err *e)
     return ruler_count(&m->in->counter, s, before, &out->at_token, e);
 }
 
-/* The draft of the next sample. vt's example is part of the draft; in 2024 it was put in after the length was tested.
- */
-static status make_draft(ruler_maker *m, int64_t *tokens, err *e)
+/* Builds the next sample. vt's example counts toward the length; in 2024 it was inserted after the length test. */
+static status build_sample(ruler_maker *m, int64_t *tokens, err *e)
 {
     const ruler_family family = m->task->family;
     const int64_t n_new = m->in->templates.n_new[family];
@@ -102,12 +101,12 @@ status ruler_make(ruler_maker *m, ruler_sample *out, err *e)
 {
     *out = (ruler_sample){.number = m->number};
     m->least = 0;
-    TRY(make_draft(m, &out->length, e));
-    if (m->in->o->one_line) TRY(ruler_one_line(&m->draft.text, e));
-    out->text = m->draft.text;
+    TRY(build_sample(m, &out->length, e));
+    if (m->in->o->one_line) TRY(ruler_one_line(&m->builder.text, e));
+    out->text = m->builder.text;
     out->cut = find_prefix(m, &out->text);
-    out->answers = m->draft.answers;
-    m->draft = (ruler_draft){0};
+    out->answers = m->builder.answers;
+    m->builder = (ruler_builder){0};
     m->number++;
     return m->task->family == RULER_NIAH ? find_answer(m, out, e) : ST_OK;
 }
@@ -122,7 +121,7 @@ void ruler_sample_free(ruler_sample *s)
 json_t *ruler_sample_json(const ruler_sample *s, const ruler_task *task, bool old)
 {
     bool niah = task->family == RULER_NIAH;
-    if (old) /* the prompt and its answer prefix were one text */
+    if (old) /* the prompt includes its answer prefix */
         return json_pack("{s:I, s:s%, s:O, s:I}", "index", (json_int_t)s->number, "input", s->text.s, s->text.n,
                          "outputs", s->answers, "length", (json_int_t)s->length);
     return json_pack("{s:I, s:s%, s:O, s:I, s:I, s:s%, s:o*}", "index", (json_int_t)(niah ? s->at_char : s->number),

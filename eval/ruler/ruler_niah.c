@@ -11,8 +11,8 @@
 enum { MOST = 4, NEEDLE_MAX = 512, VALUE_MAX = PYTHON_UUID_CHARS + 1 };
 
 typedef struct {
-    char key[MOST][RULER_KEY_MAX], value[MOST][MOST][VALUE_MAX]; /* values of a key */
-    char needle[MOST][NEEDLE_MAX];                               /* in the order in which they are put in */
+    char key[MOST][RULER_KEY_MAX], value[MOST][MOST][VALUE_MAX]; /* value: [key][value] */
+    char needle[MOST][NEEDLE_MAX];                               /* in order of insertion */
     uint32_t at[MOST];
     size_t n; /* needles */
 } hidden;
@@ -32,7 +32,6 @@ static void draw_value(ruler_maker *m, char out[VALUE_MAX])
     else snprintf(out, VALUE_MAX, "%u", (unsigned)(LEAST + python_below(&m->python, NUMBERS)));
 }
 
-/* Appends a needle. */
 static status spell(const ruler_maker *m, prompt_text *out, const char *key, const char *value, err *e)
 {
     const prompt_field f[] = {
@@ -74,7 +73,7 @@ static status put_line(prompt_text *t, const char *line, size_t n, err *e)
     return prompt_add(t, line, n, e);
 }
 
-/* n other needles, a line each. */
+/* Appends n other needles, one per line. */
 static status draw_lines(ruler_maker *m, int64_t n, prompt_text *out, err *e)
 {
     char key[RULER_KEY_MAX], value[VALUE_MAX];
@@ -87,7 +86,7 @@ static status draw_lines(ruler_maker *m, int64_t n, prompt_text *out, err *e)
     return ST_OK;
 }
 
-/* Lines with the needles between them; lines: those of the haystack, NULL: each is the sentence of noise. */
+/* Writes n lines with the needles between them. lines: text of the haystack; NULL: each line is the noise sentence. */
 static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines, err *e)
 {
     prompt_text *out = &m->context;
@@ -105,7 +104,7 @@ static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines,
     return ST_OK;
 }
 
-/* Sentences [from, to) with single spaces between them. */
+/* Appends the sentences [from, to), separated by single spaces. */
 static status put_sentences(const ruler_essay *t, size_t from, size_t to, prompt_text *out, err *e)
 {
     for (size_t i = from; i < to; i++) {
@@ -146,13 +145,13 @@ static status put_haystack(ruler_maker *m, hidden *h, int64_t n, err *e)
     m->other.n = 0;
     if (needles) TRY(draw_lines(m, n, &m->other, e));
     if (n >= (int64_t)h->n) return put_lines(m, h, n, needles ? m->other.s : NULL, e);
-    m->draft.failed = "more needles than lines";
+    m->builder.failed = "more needles than lines";
     return ST_OK;
 }
 
 /* ---- questions ---- */
 
-/* "a, b, c, and d" of the keys that are asked for; their values are the answers. */
+/* Appends "a, b, c, and d" of the keys asked for; adds their values as answers. */
 static status put_query(ruler_maker *m, const hidden *h, prompt_text *out, err *e)
 {
     const ruler_task *task = m->task;
@@ -161,7 +160,7 @@ static status put_query(ruler_maker *m, const hidden *h, prompt_text *out, err *
     for (int i = 0; i < task->queries; i++) {
         if (i > 0) TRY(prompt_puts(out, i + 1 == task->queries ? ", and " : ", ", e));
         TRY(prompt_puts(out, h->key[asked[i]], e));
-        for (int k = 0; k < task->values; k++) TRY(ruler_draft_answer(m, utf8_of(h->value[asked[i]][k]), e));
+        for (int k = 0; k < task->values; k++) TRY(ruler_builder_answer(m, utf8_of(h->value[asked[i]][k]), e));
     }
     return ST_OK;
 }
@@ -171,14 +170,14 @@ status ruler_niah(ruler_maker *m, int64_t n, err *e)
     hidden h;
     const char *values = ruler_value_name(m->task);
     bool one = m->task->queries * m->task->values == 1;
-    TRY(ruler_draft_start(m, e));
+    TRY(ruler_builder_start(m, e));
     TRY(draw_needles(m, &h, e));
     TRY(put_haystack(m, &h, n, e));
-    if (m->draft.failed) return ST_OK;
+    if (m->builder.failed) return ST_OK;
     m->other.n = 0;
     TRY(put_query(m, &h, &m->other, e));
     const prompt_field f[] = {{"{type_needle_v}", {values, strlen(values) - one}},
                               {"{context}", {m->context.s, m->context.n}},
                               {"{query}", {m->other.s, m->other.n}}};
-    return ruler_draft_fill(m, f, sizeof f / sizeof *f, e);
+    return ruler_builder_fill(m, f, sizeof f / sizeof *f, e);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Questions among documents: the files of qa_1 and qa_2, and their prompts. Source: NVIDIA/RULER
- * scripts/data/synthetic/qa.py. */
+/* Questions on documents: files and prompts of qa_1 and qa_2. Source: NVIDIA/RULER scripts/data/synthetic/qa.py. */
 #include "config.h"
 
 #include <stdio.h>
@@ -20,8 +19,8 @@ static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
 typedef struct {
     ruler_qa *q;
     const char *name;
-    size_t cap;     /* of questions */
-    char where[96]; /* the part of the file that is looked at */
+    size_t cap;     /* capacity of questions */
+    char where[96]; /* current part of the file, for messages */
 } reader;
 
 static status wrong(const reader *r, const char *field, const char *expected, err *e)
@@ -31,36 +30,36 @@ static status wrong(const reader *r, const char *field, const char *expected, er
 
 /* ---- documents ---- */
 
-/* A document and the number of its place in the file. */
+/* A document and its index in the file. */
 typedef struct {
     utf8_text s;
     uint32_t number;
-} place;
+} entry;
 
 static int by_text(const void *a, const void *b)
 {
-    const place *x = a, *y = b;
+    const entry *x = a, *y = b;
     int d = memcmp(x->s.s, y->s.s, x->s.n < y->s.n ? x->s.n : y->s.n);
     if (d) return d;
     if (x->s.n != y->s.n) return x->s.n < y->s.n ? -1 : 1;
     return x->number < y->number ? -1 : 1;
 }
 
-/* Numbers the documents: equal ones have one number. */
+/* Numbers the distinct documents; equal documents have the same number. */
 static status number_documents(ruler_qa *q, err *e)
 {
-    place *p;
+    entry *p;
     const size_t n = json_array_size(q->texts);
     if (n >= UINT32_MAX / 2) return err_set(e, ST_FORMAT, "too many documents");
     TRY(MEM_NEW(&q->document, n, e));
-    TRY(MEM_NEW(&q->place, n, e));
+    TRY(MEM_NEW(&q->index, n, e));
     TRY(MEM_NEW(&p, n, e));
-    q->n_places = n;
-    for (size_t i = 0; i < n; i++) p[i] = (place){json_text(json_array_get(q->texts, i)), (uint32_t)i};
+    q->n_indices = n;
+    for (size_t i = 0; i < n; i++) p[i] = (entry){json_text(json_array_get(q->texts, i)), (uint32_t)i};
     qsort(p, n, sizeof *p, by_text);
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || !text_equal(p[i - 1].s, p[i].s)) q->document[q->n_documents++] = p[i].s;
-        q->place[p[i].number] = (uint32_t)(q->n_documents - 1);
+        q->index[p[i].number] = (uint32_t)(q->n_documents - 1);
     }
     mem_free(p);
     return ST_OK;
@@ -68,7 +67,7 @@ static status number_documents(ruler_qa *q, err *e)
 
 /* ---- questions ---- */
 
-/* Adds a question that has documents `own` and, of its article, documents `near`. Takes the answers. */
+/* Adds a question on n_own documents from `own` on. Takes ownership of the answers. */
 static status add_question(reader *r, const json_t *record, json_t *answers, size_t own, size_t n_own, err *e)
 {
     ruler_qa *q = r->q;
@@ -88,7 +87,7 @@ static status read_answers(reader *r, const json_t *qa, err *e)
 {
     const json_t *list = json_object_get(qa, "answers"), *one;
     size_t i;
-    if (json_array_size(list) == 0) return wrong(r, "answers", "a list that is not empty", e);
+    if (json_array_size(list) == 0) return wrong(r, "answers", "a non-empty list", e);
     json_array_foreach(list, i, one)
     {
         if (!json_is_string(json_object_get(one, "text"))) return wrong(r, "answers", "objects with 'text'", e);
@@ -176,7 +175,7 @@ static status read_hotpot(reader *r, size_t number, const json_t *record, err *e
 
 /* ---- files ---- */
 
-/* SQuAD is an object with a list "data", HotpotQA a list. */
+/* Parses the file: SQuAD is an object with a list "data", HotpotQA a list. */
 static status parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e)
 {
     str whole = {0};
@@ -230,7 +229,7 @@ void ruler_qa_close(ruler_qa *q)
     for (size_t i = 0; i < q->n_questions; i++) json_decref(q->question[i].answers);
     mem_free(q->question);
     mem_free(q->document);
-    mem_free(q->place);
+    mem_free(q->index);
     json_decref(q->texts);
     json_decref(q->root);
     *q = (ruler_qa){0};
@@ -238,7 +237,7 @@ void ruler_qa_close(ruler_qa *q)
 
 /* ---- prompts ---- */
 
-/* Numbers of documents. */
+/* List of document numbers. */
 typedef struct {
     uint32_t *d;
     size_t n;
@@ -256,7 +255,7 @@ static bool holds(const documents *d, uint32_t x)
     return found;
 }
 
-/* Adds k of the documents of `from`. */
+/* Draws k documents of `from` and adds them. */
 static status add_sample(ruler_maker *m, documents *d, const documents *from, size_t k, err *e)
 {
     uint32_t *taken;
@@ -267,16 +266,16 @@ static status add_sample(ruler_maker *m, documents *d, const documents *from, si
     return st;
 }
 
-/* Fills d, and with `rest` as room, with n documents: those of the question and others, of its article first. */
+/* Fills d with n documents: the question's own, then others, of its article first. `rest` is scratch memory. */
 static status choose(ruler_maker *m, const ruler_question *q, size_t n, documents *d, documents *rest, err *e)
 {
     const ruler_qa *qa = qa_of(m);
-    const uint32_t own = qa->place[q->own];
-    for (size_t i = 0; i < q->n_own; i++) d->d[d->n++] = qa->place[q->own + i];
+    const uint32_t own = qa->index[q->own];
+    for (size_t i = 0; i < q->n_own; i++) d->d[d->n++] = qa->index[q->own + i];
     for (size_t i = 0; i < q->n_near; i++)
-        if (qa->place[q->near + i] != own) rest->d[rest->n++] = qa->place[q->near + i];
+        if (qa->index[q->near + i] != own) rest->d[rest->n++] = qa->index[q->near + i];
     if (n < d->n) {
-        m->draft.failed = "the question has more documents of its own";
+        m->builder.failed = "the question alone has more documents";
         return ST_OK;
     }
     if (n - d->n <= rest->n) return add_sample(m, d, rest, n - d->n, e);
@@ -296,7 +295,7 @@ static status put_document(ruler_maker *m, size_t number, utf8_text document, er
     return prompt_append(&m->context, m->in->templates.document, f, 2, e);
 }
 
-/* The chosen documents, shuffled; without any: all of them, again and again, up to n. */
+/* Appends the chosen documents, shuffled. If d is empty: n documents, all of them in rotation. */
 static status put_documents(ruler_maker *m, const documents *d, size_t n, err *e)
 {
     const ruler_qa *qa = qa_of(m);
@@ -318,8 +317,8 @@ static status fill(ruler_maker *m, const ruler_question *q, const documents *d, 
     const json_t *answer;
     TRY(put_documents(m, d, n, e));
     const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}, {"{query}", utf8_of(q->text)}};
-    TRY(ruler_draft_fill(m, f, 2, e));
-    json_array_foreach(q->answers, i, answer) TRY(ruler_draft_answer(m, json_text(answer), e));
+    TRY(ruler_builder_fill(m, f, 2, e));
+    json_array_foreach(q->answers, i, answer) TRY(ruler_builder_answer(m, json_text(answer), e));
     return ST_OK;
 }
 
@@ -328,16 +327,16 @@ status ruler_qa_ask(ruler_maker *m, int64_t n, err *e)
     const ruler_qa *qa = qa_of(m);
     const int64_t number = m->searching ? 0 : m->in->o->pre_samples + m->number;
     documents d = {0}, rest = {0};
-    TRY(ruler_draft_start(m, e));
+    TRY(ruler_builder_start(m, e));
     if (number >= (int64_t)qa->n_questions)
-        return err_set(e, ST_USAGE, "--samples: %s has %zu questions", ruler_file_options[m->task->file],
+        return err_set(e, ST_USAGE, "--samples: %s has only %zu questions", ruler_file_options[m->task->file],
                        qa->n_questions);
     const ruler_question *q = &qa->question[number];
     size_t room = (size_t)n + q->n_own + q->n_near + qa->n_documents;
     status st = MEM_NEW(&d.d, room, e);
     if (st == ST_OK) st = MEM_NEW(&rest.d, room, e);
     if (st == ST_OK && (size_t)n < qa->n_documents) st = choose(m, q, (size_t)n, &d, &rest, e);
-    if (st == ST_OK && !m->draft.failed) st = fill(m, q, &d, (size_t)n, e);
+    if (st == ST_OK && !m->builder.failed) st = fill(m, q, &d, (size_t)n, e);
     mem_free(d.d);
     mem_free(rest.d);
     return st;

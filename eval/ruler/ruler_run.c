@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval ruler`: prompts made as RULER makes them, answered by every strategy, and scored. The table has the tasks of
- * each length against strategies. Averages are of all 13 tasks, as published ones are; where not all ran, the mean says
- * of how many it is. */
+/* `eval ruler`: makes RULER's prompts and scores each strategy's answers. Averages cover all 13 tasks, as in published
+ * tables; other means name their number of tasks. */
 #include "config.h"
 
 #include <math.h>
@@ -16,14 +15,14 @@
 
 enum { OFFICIAL_LENGTHS = 6 };
 
-/* An item for each sample; a pass for each length and task. */
+/* One item per sample, one pass per length and task. */
 typedef struct {
     evaluation *ev;
     ruler_inputs in;
-    size_t at_length, at_task; /* of the pass that is under way */
+    size_t at_length, at_task; /* of the current pass */
     ruler_maker maker;
-    json_t *answers;    /* of the pass's samples, a list each */
-    bool too_few_words; /* cwe was too long for its own words */
+    json_t *answers;    /* lists of answers of the pass's samples */
+    bool too_few_words; /* cwe: a list exceeded the available words */
 } ruler_run;
 
 /* ---- options ---- */
@@ -43,13 +42,13 @@ static status ready(void *own, evaluation *ev, err *e)
     return ruler_inputs_check(&r->in, ev->g.tok, e);
 }
 
-/* The sum of a file that was read; NULL: there is none. */
+/* Returns the checksum of a file, or NULL if none was read. */
 static const char *sum_of(const char *sum)
 {
     return sum[0] ? sum : NULL;
 }
 
-/* What made prompts follow from. */
+/* Returns the inputs that determine the prompts. */
 static json_t *sources(const ruler_inputs *in)
 {
     const ruler_options *o = in->o;
@@ -75,7 +74,6 @@ static json_t *config(const void *own)
 
 /* ---- prompts ---- */
 
-/* The prompts of the pass are to be made. */
 static status start_making(ruler_run *r, err *e)
 {
     ruler_maker_close(&r->maker);
@@ -84,7 +82,7 @@ static status start_making(ruler_run *r, err *e)
     return ST_OK;
 }
 
-/* Pass k: the tasks that run, at each length. */
+/* Starts pass k: a length and a task that runs, in this order. */
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     ruler_run *r = own;
@@ -102,7 +100,8 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     return ev->o->data ? ST_OK : start_making(r, e);
 }
 
-/* Where the question begins, which protocol decode feeds token by token: the last such place. */
+/* Returns the start of the question, which protocol decode feeds token by token: the last occurrence of its
+ * beginning. */
 static size_t question_at(const ruler_task *task, utf8_text s)
 {
     static const char *const marks[RULER_FAMILIES][2] = {
@@ -119,7 +118,7 @@ static size_t question_at(const ruler_task *task, utf8_text s)
     return at;
 }
 
-/* The prompt begins with BOS where the tokenizer puts one, but with one only: some wrappers spell it. */
+/* Encodes the start of a prompt with one BOS, if the tokenizer adds it; some wrappers spell it. */
 static status encode_head(token_list *out, const tokenizer *tok, const char *s, size_t n, err *e)
 {
     TRY(tokenizer_encode(tok, s, n, TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0), out, e));
@@ -128,8 +127,8 @@ static status encode_head(token_list *out, const tokenizer *tok, const char *s, 
     return ST_OK;
 }
 
-/* Encodes a prompt; with protocol decode its question goes through the decode path. Of kvpress's columns a line ends
- * between question and answer prefix. */
+/* Encodes a prompt; with protocol decode, the question goes into the tail. kvpress's columns have a newline between
+ * question and answer prefix. */
 static status encode(ruler_run *r, prompt_tokens *out, const ruler_record *x, err *e)
 {
     const tokenizer *tok = r->ev->g.tok;
@@ -184,7 +183,7 @@ static json_t *identity(const void *own, const evaluation_item *x)
                      length ? json_integer((json_int_t)length) : json_null(), "index", (json_int_t)(x->index / n));
 }
 
-/* kvpress drops control characters, which RULER makes newlines. */
+/* Scores an answer. kvpress drops control characters; RULER turns them into newlines. */
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
     const metric *k = metric_find(ruler_tasks[r->at_task].metric);
@@ -221,7 +220,7 @@ static size_t rows_of(const answers *a)
     return a->t.ev->rows.n;
 }
 
-/* Answers are grouped by task and length: item i is one of the tasks that run, in order. */
+/* Groups answers by task and length. Items are in order of the tasks that run. */
 static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const ruler_inputs *in = &((const ruler_run *)own)->in;
@@ -237,7 +236,7 @@ static answer_group group_of(size_t task, size_t length)
     return ANSWERS((int64_t)task, (int64_t)length, ANSWER_ANY);
 }
 
-/* The mean of the tasks' scores at a length; *n: of how many. */
+/* Returns the mean of the tasks' scores at a length; *n: number of tasks. */
 static double mean_at(const answers *a, size_t length, size_t row, size_t *n)
 {
     double sum = 0;
@@ -258,7 +257,7 @@ static size_t tasks_run(const answers *a)
     return n;
 }
 
-/* Whether the lengths are RULER's own, 4k to 128k, in order. */
+/* True if the lengths are RULER's own, 4k to 128k, in order. */
 static bool has_official_lengths(const ruler_inputs *in)
 {
     bool good = in->n_length == OFFICIAL_LENGTHS;
@@ -266,7 +265,7 @@ static bool has_official_lengths(const ruler_inputs *in)
     return good;
 }
 
-/* The mean over the lengths of their averages of 13 tasks; weights: 0 equal, 1 growing, -1 falling. */
+/* Returns the mean over the lengths of their averages of 13 tasks. weights: 0 equal, 1 increasing, -1 decreasing. */
 static double mean_over_lengths(const answers *a, size_t row, int weights)
 {
     double sum = 0, all = 0;
@@ -280,7 +279,7 @@ static double mean_over_lengths(const answers *a, size_t row, int weights)
     return sum / all;
 }
 
-/* The longest length whose average is above that of Llama-2-7B at 4k. */
+/* Returns the longest length whose average exceeds that of Llama-2-7B at 4k. */
 static double effective_length(const answers *a, size_t row)
 {
     const double threshold = 85.6;
@@ -300,7 +299,7 @@ static status print_length(const answers *a, size_t length, err *e)
     const ruler_inputs *in = &run_of(a)->in;
     char name[64];
     size_t n;
-    if (!a->t.ev->o->data) TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
+    if (!a->t.ev->o->data) table_line(a->t.text, "%lld tokens", (long long)in->length[length]);
     for (size_t t = 0; t < RULER_TASKS; t++) {
         if (in->named && !in->runs[t]) continue;
         for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = answers_cell(a, i, group_of(t, length)).mean;
@@ -318,7 +317,8 @@ static status print_averages(const answers *a, err *e)
     static const char *const names[] = {"average", "wAvg (inc)", "wAvg (dec)"};
     static const int weights[] = {0, 1, -1};
     if (tasks_run(a) < RULER_TASKS || run_of(a)->in.n_length < 2) return ST_OK;
-    TRY(out_printf(e, "\nall lengths\n"));
+    table_line(a->t.text, "%s", "");
+    table_line(a->t.text, "all lengths");
     for (int k = 0; k < (has_official_lengths(&run_of(a)->in) ? 3 : 1); k++) {
         for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = mean_over_lengths(a, i, weights[k]);
         TRY(evaluation_table_line(&a->t, 2, names[k], 0, a->decimals, e));
@@ -327,58 +327,54 @@ static status print_averages(const answers *a, err *e)
     return evaluation_table_line(&a->t, 2, "effective length", 0, 0, e);
 }
 
-/* The tasks that lack a file, by the option that names it. */
+/* Prints the tasks that did not run, with the missing file or another reason. */
 static status print_missing(const answers *a, err *e)
 {
     for (ruler_file f = 0; f < RULER_FILES; f++) {
         size_t n = 0;
         for (size_t t = 0; t < RULER_TASKS; t++) {
             if (!run_of(a)->in.lacks[t] || ruler_tasks[t].file != f) continue;
-            if (n++ == 0) TRY(out_printf(e, "not run without %s FILE:", ruler_file_options[f]));
-            TRY(out_printf(e, " %s", ruler_tasks[t].name));
+            if (n++ == 0) paragraph("not run without %s FILE:", ruler_file_options[f]);
+            paragraph(" %s", ruler_tasks[t].name);
         }
-        if (n) TRY(out_printf(e, "\n"));
+        if (n) TRY(paragraph_end(2, e));
     }
     for (size_t t = 0; t < RULER_TASKS; t++)
-        if (run_of(a)->in.why[t].code != ST_OK)
-            TRY(out_printf(e, "not run: %s: %s\n", ruler_tasks[t].name, run_of(a)->in.why[t].msg));
+        if (run_of(a)->in.why[t].code != ST_OK) {
+            paragraph("not run: %s: %s", ruler_tasks[t].name, run_of(a)->in.why[t].msg);
+            TRY(paragraph_end(2, e));
+        }
     if (!run_of(a)->too_few_words) return ST_OK;
-    return out_printf(e, "cwe: RULER takes other words for its longest lists, which are not here; these are not its "
-                         "prompts\n");
+    paragraph("cwe: RULER uses other words for its longest lists, which are not included; these prompts differ from "
+              "RULER's");
+    return paragraph_end(2, e);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const ruler_run *r = run_of(a);
     const ruler_options *o = r->in.o;
     const evaluation *ev = r->ev;
-    return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
-                      ev->o->data   ? "as in the data"
-                      : o->template ? o->template
-                                    : "base",
-                      protocol_of(ev), ruler_word(&r->in, RULER_PREFIX), (unsigned long long)ev->o->run.seed.value);
+    paragraph("RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
+              ev->o->data   ? "as in the data"
+              : o->template ? o->template
+                            : "base",
+              protocol_of(ev), ruler_word(&r->in, RULER_PREFIX), (unsigned long long)ev->o->run.seed.value);
 }
 
-/* An empty line follows. */
 static status print_scores(const answers *a, err *e)
 {
     const size_t n = run_of(a)->in.n_length;
     for (size_t i = 0; i < n; i++) {
-        if (i > 0) TRY(out_printf(e, "\n"));
+        if (i > 0) table_line(a->t.text, "%s", "");
         TRY(print_length(a, i, e));
     }
     return print_averages(a, e);
 }
 
-static status print_costs(const answers *a, err *e)
-{
-    TRY(answers_costs(a, ALL_ANSWERS, e));
-    return print_missing(a, e);
-}
-
 /* ---- JSON ---- */
 
-/* null: of prompts that were there already. */
+/* Returns null for prompts of --data. */
 static json_t *length_json(const answers *a, size_t length)
 {
     int64_t n = run_of(a)->in.length[length];
@@ -430,9 +426,9 @@ static size_t count(const void *own)
 }
 
 static const answers_layout layout = {.answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .lines = print_scores,
-                                      .costs = print_costs,
+                                      .notes = print_missing,
                                       .json = write_json,
                                       .mean = percent,
                                       .count = count};
@@ -470,32 +466,33 @@ static status cmd_ruler(void *options, err *e)
 #define OWN(field) AT(ruler_options, field)
 
 static const cli_option options[] = {
-    OPTION("task", "NAME,...", TEXT, OWN(task), "only these of the 13 tasks"),
-    OPTION("length", "N,...", TEXT, OWN(length), "most tokens of a prompt and its answer, as 4k,8k (default 4096)"),
+    OPTION("task", "NAME,...", TEXT, OWN(task), "run only these of the 13 tasks"),
+    OPTION("length", "N,...", TEXT, OWN(length),
+           "maximum tokens of a prompt and its answer, e.g. 4k,8k (default 4096)"),
     OPTION("samples", "N", WHOLE(1, 100000, 0), OWN(samples),
-           "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"),
+           "prompts per task and length (default 20; published: 500); with --data, the first N (default: all)"),
     OPTION("data", "PATH,...", TEXT, AT(ruler_options, common.data),
-           "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"),
+           "existing prompts: folders with TASK.jsonl, or files of RULER or kvpress"),
     OPTION("variant", "2025|2024", TEXT, OWN(choice[RULER_VARIANT]),
-           "whose prompts: RULER's since June 2025 (default), or those of 2024, as in most published tables"),
+           "prompts of RULER since June 2025 (default) or of 2024, as in most published tables"),
     OPTION("template", "NAME", TEXT, OWN(template),
-           "what RULER puts around a prompt: base (default: nothing), meta-chat, meta-llama3, ..."),
+           "RULER's text around a prompt: base (default: none), meta-chat, meta-llama3, ..."),
     OPTION("essays", "FILE", TEXT, OWN(file[RULER_ESSAYS]),
            "haystack of five niah tasks: PaulGrahamEssays.json, or any text"),
     OPTION("squad", "FILE", TEXT, OWN(file[RULER_SQUAD]), "SQuAD v2 dev, for qa_1"),
     OPTION("hotpotqa", "FILE", TEXT, OWN(file[RULER_HOTPOTQA]), "HotpotQA dev (distractor), for qa_2"),
     OPTION("words", "3.0.1|2.2.0", TEXT, OWN(choice[RULER_WORDS]),
-           "version of the word lists (wonderwords); older data sets have 2.2.0"),
+           "version of the word lists (wonderwords); older data sets use 2.2.0"),
     OPTION("tokens", "model|ws", TEXT, OWN(choice[RULER_TOKENS]),
            "count the model's tokens (default), or words between white space"),
     OPTION("protocol", "prefill|decode", TEXT, AT(ruler_options, common.protocol),
            "feed the prompt at once (default), or its question token by token"),
     OPTION("answer-prefix", "on|off", TEXT, OWN(choice[RULER_PREFIX]),
-           "whether prompts end in the beginning of the answer (default on)"),
-    OPTION("remove-newline-tab", NULL, FLAG, OWN(one_line), "white space in prompts becomes single spaces"),
-    OPTION("pre-samples", "N", WHOLE(0, 1 << 24, 0), OWN(pre_samples), "qa_1, qa_2: leave out the first N questions"),
+           "end prompts with the beginning of the answer (default on)"),
+    OPTION("remove-newline-tab", NULL, FLAG, OWN(one_line), "replace white space in prompts by single spaces"),
+    OPTION("pre-samples", "N", WHOLE(0, 1 << 24, 0), OWN(pre_samples), "qa_1, qa_2: skip the first N questions"),
     OPTION("write", "DIR", TEXT, OWN(write),
-           "only write the prompts, as JSON lines in RULER's format; a folder with a tokenizer is enough"),
+           "only write the prompts, as JSON lines in RULER's format; needs no weights, only a tokenizer"),
     {0}};
 
 const command ruler_command = {.name = "eval ruler",

@@ -17,14 +17,14 @@
 
 enum { MAX_FILE_BYTES = 1 << 24, MAX_TYPE = 256 };
 
-/* Where a word was seen in Punkt's training text: bits of its entry. */
+/* Contexts and letter cases of a word in Punkt's training text: bits of its entry. */
 enum { ORTHO_MIDDLE_UPPER = 4, ORTHO_UPPER = 14, ORTHO_BEGIN_LOWER = 16, ORTHO_LOWER = 112 };
 
 enum { ABBREVIATIONS, STARTERS, COLLOCATIONS, ORTHO, TABLES };
 
 #define CLOSING     "[)\";}\\]*:@'({[?!]" /* ends a word */
 #define RUN         "--+|\\.\\.+"
-#define NO_START    "[(\"`{[:;&#*@)}\\],-]" /* begins no word of several characters */
+#define NO_START    "[(\"`{[:;&#*@)}\\],-]" /* does not begin a word of several characters */
 #define END_OF_WORD " |\\z|" CLOSING "|" RUN
 
 enum { TOKEN, NUMBER, CANDIDATE, CLOSERS, PATTERNS };
@@ -32,7 +32,7 @@ enum { TOKEN, NUMBER, CANDIDATE, CLOSERS, PATTERNS };
 static const char *const patterns[PATTERNS] = {
     [TOKEN] = RUN "|(?!" NO_START ")[^ ]+?(?=" END_OF_WORD "|,(?:" END_OF_WORD "))|[^ ]",
     [NUMBER] = "\\A-?[.,]?\\p{Nd}[\\p{Nd},.-]*\\z",
-    [CANDIDATE] = "[.?!](?=(?| +([^ ]+)|(" CLOSING ")))", /* where a sentence may end, and what follows */
+    [CANDIDATE] = "[.?!](?=(?| +([^ ]+)|(" CLOSING ")))", /* possible end of a sentence, and what follows it */
     [CLOSERS] = "\\A([\"')\\]}]+?)(?: +|--|\\z)"};
 
 struct punkt {
@@ -47,7 +47,7 @@ static int lookup(const punkt *p, int table, const char *word)
     return (int)json_integer_value(json_object_get(p->t[table], word));
 }
 
-/* Reads lines of a word and, of ORTHO, a tab and its number; other words have the number 1. */
+/* Reads lines with a word; in ORTHO, a tab and its number follow. Other words get the number 1. */
 static status read_lines(json_t *t, int table, char *text, err *e)
 {
     char *save;
@@ -103,8 +103,8 @@ void punkt_free(punkt *p)
 
 typedef struct {
     utf8_text s;
-    bool ends, abbreviation, ellipsis, number; /* ends: a sentence, as far as is known */
-    char type[MAX_TYPE];                       /* lower case, or "##number##"; "" if it is too long for any table */
+    bool ends, abbreviation, ellipsis, number; /* ends: this token ends a sentence; later passes may change it */
+    char type[MAX_TYPE];                       /* lower case, or "##number##"; "" if longer than any table entry */
 } token;
 
 static status set_type(punkt *p, token *t, err *e)
@@ -120,7 +120,7 @@ static status set_type(punkt *p, token *t, err *e)
     return st;
 }
 
-/* A type without its final dot. */
+/* Copies a type without its final dot. */
 static void without_dot(char out[MAX_TYPE], const char *type)
 {
     size_t n = strlen(type);
@@ -146,16 +146,16 @@ static bool begins_lower(const token *t)
     return utf8proc_category(first_of(t)) == UTF8PROC_CATEGORY_LL;
 }
 
-/* One letter and a dot. */
+/* True if the token is one letter and a dot. */
 static bool is_initial(const token *t)
 {
     size_t n = text_first(t->s, 1).n;
     return t->s.n == n + 1 && t->s.s[n] == '.' && char_is_word(first_of(t)) && !char_is_digit(first_of(t));
 }
 
-/* ---- which token ends a sentence ---- */
+/* ---- ends of sentences ---- */
 
-/* By the token alone. */
+/* Decides from the token alone whether it ends a sentence. */
 static void judge_token(const punkt *p, token *t)
 {
     char type[MAX_TYPE];
@@ -173,7 +173,7 @@ static void judge_token(const punkt *p, token *t)
 
 typedef enum { STARTS_NO, STARTS_YES, STARTS_UNKNOWN } starts;
 
-/* Tells by its spelling whether a sentence begins with a token. */
+/* Decides from its spelling whether a token begins a sentence. */
 static starts begins_sentence(const token *t, int flags)
 {
     if (t->s.n == 1 && strchr(";:,.!?", t->s.s[0])) return STARTS_NO;
@@ -182,7 +182,7 @@ static starts begins_sentence(const token *t, int flags)
     return STARTS_UNKNOWN;
 }
 
-/* By the token that follows. */
+/* Revises the decision for token a, given the next token b. */
 static void judge_pair(const punkt *p, token *a, const token *b)
 {
     char type[MAX_TYPE], next[MAX_TYPE], pair[2 * MAX_TYPE + 1];
@@ -206,7 +206,7 @@ static void judge_pair(const punkt *p, token *a, const token *b)
     }
 }
 
-/* Sets *out to true if a token of the context, other than its last one, ends a sentence. */
+/* Sets *out to true if a token of the context other than the last one ends a sentence. */
 static status has_end(punkt *p, utf8_text context, bool *out, err *e)
 {
     token a = {0}, b = {0};
@@ -234,14 +234,13 @@ static status push(sentence_list *l, size_t begin, size_t end, err *e)
     return ST_OK;
 }
 
-/* A place where a sentence may end, with the text around it that decides. */
+/* Possible end of a sentence, with the text that decides. */
 typedef struct {
-    size_t run, at; /* where the run of letters begins that it is in; its character */
-    size_t next;    /* where the next sentence would begin */
-    size_t end;     /* of the context */
+    size_t run, at; /* start of the run of non-spaces that contains it; offset of its character */
+    size_t next;    /* start of the next sentence */
+    size_t end;     /* end of the context */
 } candidate;
 
-/* Finds the first candidate after the match before; out->run: where the run of letters begins that holds it. */
 static status next_candidate(candidate *out, bool *found, regex *r, err *e)
 {
     TRY(regex_next(r, found, e));
@@ -252,7 +251,7 @@ static status next_candidate(candidate *out, bool *found, regex *r, err *e)
     return ST_OK;
 }
 
-/* Cuts after the candidates at which a sentence ends. Of several in a run the last one decides. */
+/* Cuts the text after the candidates that end a sentence. Within a run only the last candidate counts. */
 static status cut(punkt *p, sentence_list *out, utf8_text s, err *e)
 {
     size_t begin = 0;
@@ -271,7 +270,8 @@ static status cut(punkt *p, sentence_list *out, utf8_text s, err *e)
     return push(out, begin, s.n, e);
 }
 
-/* Gives closing quotes and brackets at the beginning of a sentence to the one before, and drops empty sentences. */
+/* Moves closing quotes and brackets from the start of a sentence to the end of the previous one. Drops empty
+ * sentences. */
 static status realign(punkt *p, sentence_list *l, utf8_text s, err *e)
 {
     regex *closers = &p->r[CLOSERS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Drafts of prompts, and the size of the haystack. The official generator finds the size by making prompts, which uses
- * up random numbers, so the search decides what the samples say. The search of 2024: hsiehjackson/RULER 4f6507e,
- * scripts/data/synthetic/, which microsoft/MInference has in experiments/ruler. */
+/* Builds samples and searches for the haystack's size. The official search makes prompts, which uses up random numbers:
+ * it affects the samples. Search of 2024: hsiehjackson/RULER 4f6507e, scripts/data/synthetic/, copied by
+ * microsoft/MInference in experiments/ruler. */
 #include "config.h"
 
 #include <stdio.h>
@@ -9,30 +9,31 @@
 
 #include "eval/ruler/ruler.h"
 
-/* TRIES: of the shortest prompt, which is drawn again each time; the official generator tries for ever. MOST_A_TOKEN:
- * haystack items for each token of the length, of the most that are tried: a tokenizer may drop nearly everything. */
+/* TRIES: attempts at the shortest prompt; the official generator never gives up. MOST_A_TOKEN: maximum haystack items
+ * per token of the length, since a tokenizer may drop nearly everything. */
 enum { CWE_PROBE = 4096, TRIES = 100, MOST_A_TOKEN = 4 };
 
-/* ---- drafts ---- */
+/* ---- building a sample ---- */
 
-status ruler_draft_start(ruler_maker *m, err *e)
+status ruler_builder_start(ruler_maker *m, err *e)
 {
-    m->context.n = m->draft.text.n = 0;
-    m->draft.failed = NULL;
-    json_decref(m->draft.answers);
-    m->draft.answers = json_array();
-    return m->draft.answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    m->context.n = m->builder.text.n = 0;
+    m->builder.failed = NULL;
+    json_decref(m->builder.answers);
+    m->builder.answers = json_array();
+    return m->builder.answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
-status ruler_draft_fill(ruler_maker *m, const prompt_field *f, size_t n, err *e)
+status ruler_builder_fill(ruler_maker *m, const prompt_field *f, size_t n, err *e)
 {
-    return prompt_append(&m->draft.text, m->template.s, f, n, e);
+    return prompt_append(&m->builder.text, m->template.s, f, n, e);
 }
 
-status ruler_draft_answer(ruler_maker *m, utf8_text s, err *e)
+status ruler_builder_answer(ruler_maker *m, utf8_text s, err *e)
 {
-    return json_array_append_new(m->draft.answers, json_stringn(s.s, s.n)) == 0 ? ST_OK
-                                                                                : err_set(e, ST_NOMEM, "out of memory");
+    return json_array_append_new(m->builder.answers, json_stringn(s.s, s.n)) == 0
+               ? ST_OK
+               : err_set(e, ST_NOMEM, "out of memory");
 }
 
 /* ---- the size ---- */
@@ -41,29 +42,27 @@ status ruler_too_short(const ruler_maker *m, err *e)
 {
     if (m->least == 0)
         return err_set(e, ST_USAGE, "--length %lld: no sample of %s in %d tries: %s", (long long)m->length,
-                       m->task->name, TRIES, m->draft.failed);
-    return err_set(e, ST_USAGE,
-                   "--length %lld: too short for %s: the shortest prompt has %lld tokens with its new ones",
+                       m->task->name, TRIES, m->builder.failed);
+    return err_set(e, ST_USAGE, "--length %lld: too short for %s; the shortest prompt and its new tokens take %lld",
                    (long long)m->length, m->task->name, (long long)m->least);
 }
 
-/* A draft of n items, and its tokens; -1: the official code fails. */
+/* Builds a sample of n items and counts its tokens; -1: the official code fails. */
 static status try_size(ruler_maker *m, ruler_generate *generate, int64_t n, int64_t *tokens, err *e)
 {
     *tokens = -1;
     TRY(generate(m, n, e));
-    return m->draft.failed ? ST_OK : ruler_count(&m->in->counter, m->draft.text.s, m->draft.text.n, tokens, e);
+    return m->builder.failed ? ST_OK : ruler_count(&m->in->counter, m->builder.text.s, m->builder.text.n, tokens, e);
 }
 
-/* An error where the official search ends in one. Too many words of cwe are only too many. */
+/* Returns an error where the official search fails. For cwe, too many words only mean that the size is too large. */
 static status check_search(const ruler_maker *m, err *e)
 {
-    if (!m->draft.failed || m->task->family == RULER_CWE) return ST_OK;
+    if (!m->builder.failed || m->task->family == RULER_CWE) return ST_OK;
     return err_set(e, ST_USAGE, "--seed %llu: RULER's generator fails for %s with %lld tokens: %s",
-                   (unsigned long long)m->seed, m->task->name, (long long)m->length, m->draft.failed);
+                   (unsigned long long)m->seed, m->task->name, (long long)m->length, m->builder.failed);
 }
 
-/* The bounds of the search. */
 static status find_bounds(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t *high, err *e)
 {
     bool cwe = m->task->family == RULER_CWE;
@@ -97,7 +96,7 @@ static status find_size(ruler_maker *m, ruler_generate *generate, int64_t length
 
 /* ---- the size of 2024 ---- */
 
-/* Appends answers: " ['a', 'b']" as a list, "a b" as words, " 1. a 2. b" as numbered words. */
+/* Appends the answers: as a list " ['a', 'b']", as words "a b", or as numbered words " 1. a 2. b". */
 static status add_answers(prompt_text *t, const json_t *answers, bool list, bool numbered, err *e)
 {
     size_t i;
@@ -115,18 +114,17 @@ static status add_answers(prompt_text *t, const json_t *answers, bool list, bool
     return list ? prompt_puts(t, "]", e) : ST_OK;
 }
 
-/* Tokens of a draft of n items with its answers behind it. */
+/* Builds a sample of n items, appends its answers and counts the tokens. */
 static status try_size_2024(ruler_maker *m, ruler_generate *generate, int64_t n, int64_t *tokens, err *e)
 {
     const ruler_family family = m->task->family;
-    prompt_text *t = &m->draft.text;
+    prompt_text *t = &m->builder.text;
     TRY(generate(m, n, e));
     TRY(check_search(m, e));
-    TRY(add_answers(t, m->draft.answers, family == RULER_VT || family == RULER_QA, family == RULER_CWE, e));
+    TRY(add_answers(t, m->builder.answers, family == RULER_VT || family == RULER_QA, family == RULER_CWE, e));
     return ruler_count(&m->in->counter, t->s, t->n, tokens, e);
 }
 
-/* Items that there are. */
 static int64_t most_items(const ruler_maker *m)
 {
     switch (m->task->family) {
@@ -146,7 +144,7 @@ static status find_size_2024(ruler_maker *m, ruler_generate *generate, int64_t l
         TRY(try_size_2024(m, generate, n > most ? most : n, &tokens, e));
         n += tokens + reserve > length ? -step : step;
         if (n > MOST_A_TOKEN * length)
-            return err_set(e, ST_UNSUPPORTED, "%s: %lld items have %lld tokens with this tokenizer", m->task->name,
+            return err_set(e, ST_UNSUPPORTED, "%s: %lld items have only %lld tokens with this tokenizer", m->task->name,
                            (long long)(n - step), (long long)tokens);
     }
     m->size = n > most ? most : n < step ? step : n;
@@ -162,7 +160,7 @@ status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length,
 
 status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, int64_t *tokens, err *e)
 {
-    /* vt of 2024 keeps its size. */
+    /* vt of 2024 never reduces the size. */
     const int64_t step = m->in->old && m->task->family == RULER_VT ? 0 : m->step;
     int64_t n = m->size;
     for (int tries = 0; tries < TRIES; tries += step == 0 || n <= step, n -= n > step ? step : 0) {

@@ -22,7 +22,7 @@ const char *const ruler_file_options[RULER_FILES] = {"--essays", "--squad", "--h
         name, family, metric, file, RULER_NOISE, false, false, 0, 0, 0                                                 \
     }
 
-/* scripts/synthetic.yaml. Keys are at least as many as those that are asked for. */
+/* From scripts/synthetic.yaml. There are at least as many keys as are asked for. */
 const ruler_task ruler_tasks[RULER_TASKS] = {
     NIAH("niah_single_1", RULER_FILES, RULER_NOISE, false, false, 1, 1, 1),
     NIAH("niah_single_2", RULER_ESSAYS, RULER_ESSAY, false, false, 1, 1, 1),
@@ -83,7 +83,7 @@ void ruler_templates_close(ruler_templates *t)
     *t = (ruler_templates){0};
 }
 
-/* One value is asked for: the official code replaces words, also in the wrapper. */
+/* Makes the wording singular. The official code replaces the words in the wrapper, too. */
 static status make_singular(prompt_text *t, err *e)
 {
     static const char *const words[][2] = {{"Some", "A"}, {"are all", "is"}, {"are", "is"}, {"answers", "answer"}};

@@ -9,7 +9,7 @@
 #include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
 
-/* An example of EXAMPLE_LENGTH tokens stands in front of each question. */
+/* Each question follows an example of at most EXAMPLE_LENGTH tokens. */
 enum {
     NAMES = 5,
     MOST_NAMES = 64,
@@ -30,7 +30,7 @@ typedef struct {
 
 /* ---- the chain ---- */
 
-/* The number of names, one more for each that came twice. */
+/* Draws names until NAMES are distinct. Returns their number, including duplicates. */
 static size_t draw_variables(ruler_maker *m, chain *c)
 {
     size_t n = 0, distinct = 0;
@@ -60,8 +60,8 @@ static void draw_chain(ruler_maker *m, chain *c)
         memcpy(c->line[i], line, sizeof line);
     }
     if (n == NAMES) return;
-    draw_value(m, unused); /* a name too many begins a chain that the official code cannot end */
-    m->draft.failed = "two variables have one name";
+    draw_value(m, unused); /* an extra name begins a chain that the official code cannot end */
+    m->builder.failed = "two variables have the same name";
 }
 
 static int ascending(const void *a, const void *b)
@@ -77,8 +77,8 @@ static size_t sentences_of(const char *noise)
     return n;
 }
 
-/* Item i of the haystack: the noise as a line. In 2024 its newline belonged to it, and if there were no more items than
- * names each sentence was one, and each newline. */
+/* Appends item i of the haystack: the noise as a line. In 2024 the line included its newline. With at most NAMES items,
+ * each sentence and each newline was an item. */
 static status put_item(const ruler_maker *m, prompt_text *out, size_t i, size_t each, err *e)
 {
     const char *s = m->in->templates.noise;
@@ -113,31 +113,31 @@ static status fill(ruler_maker *m, chain *c, int64_t n, err *e)
 {
     prompt_text *context = &m->context;
     TRY(put_lines(m, c, n, context, e));
-    /* In 2024 no space stood between a sentence and its newline. */
+    /* In 2024 there was no space between a sentence and its newline. */
     if (m->in->old) TRY(prompt_replace(context, utf8_of(". \n"), utf8_of(".\n"), e));
     const prompt_field f[] = {
         {"{context}", {context->s, context->n}}, {"{query}", utf8_of(c->value)}, {"{num_v}", utf8_of("5")}};
-    TRY(ruler_draft_fill(m, f, sizeof f / sizeof *f, e));
-    for (int i = 0; i < NAMES; i++) TRY(ruler_draft_answer(m, utf8_of(c->name[i]), e));
+    TRY(ruler_builder_fill(m, f, sizeof f / sizeof *f, e));
+    for (int i = 0; i < NAMES; i++) TRY(ruler_builder_answer(m, utf8_of(c->name[i]), e));
     return ST_OK;
 }
 
 status ruler_vt(ruler_maker *m, int64_t n, err *e)
 {
     chain c;
-    TRY(ruler_draft_start(m, e));
+    TRY(ruler_builder_start(m, e));
     draw_chain(m, &c);
-    if (!m->draft.failed && n < NAMES) m->draft.failed = "more variables than lines";
-    return m->draft.failed ? ST_OK : fill(m, &c, n, e);
+    if (!m->builder.failed && n < NAMES) m->builder.failed = "more variables than lines";
+    return m->builder.failed ? ST_OK : fill(m, &c, n, e);
 }
 
 /* ---- the example ---- */
 
-/* With other names and another value. */
+/* Replaces the example's names and value by newly drawn ones. */
 static status vary_example(ruler_maker *m, prompt_text *t, err *e)
 {
     char name[NAMES][NAME_CHARS + 1], drawn[NAME_CHARS + 1], value[16];
-    const char *s = t->s + t->n - 1; /* the names are its last words; a newline follows */
+    const char *s = t->s + t->n - 1; /* the names are the last words; a newline follows */
     for (int i = NAMES; i-- > 0; s--) {
         s -= EXAMPLE_CHARS;
         memcpy(name[i], s, EXAMPLE_CHARS);
@@ -151,11 +151,10 @@ static status vary_example(ruler_maker *m, prompt_text *t, err *e)
     return prompt_replace(t, utf8_of(EXAMPLE_VALUE), utf8_of(value), e);
 }
 
-/* In front of the question, behind what the wrapper has there. */
 status ruler_vt_example(ruler_maker *m, const prompt_text *example, err *e)
 {
-    enum { MARK = 20 }; /* characters of the task's text that tell where it begins */
-    prompt_text *t = &m->draft.text, whole = {0};
+    enum { MARK = 20 }; /* characters that identify the start of the task's text */
+    prompt_text *t = &m->builder.text, whole = {0};
     const char *question = memmem(t->s, t->n, m->in->templates.text[RULER_VT], MARK);
     size_t before = question ? (size_t)(question - t->s) : 0;
     str_add(&whole, t->s, before);
@@ -171,23 +170,23 @@ status ruler_vt_example(ruler_maker *m, const prompt_text *example, err *e)
 status ruler_vt_sample(ruler_maker *m, int64_t n, err *e)
 {
     TRY(ruler_vt(m, n, e));
-    if (m->draft.failed) return ST_OK;
+    if (m->builder.failed) return ST_OK;
     if (!m->example) {
         m->other.n = 0;
         TRY(prompt_add(&m->other, m->shown.s, m->shown.n, e));
         TRY(vary_example(m, &m->other, e));
         TRY(ruler_vt_example(m, &m->other, e));
     }
-    return m->in->o->one_line ? ruler_one_line(&m->draft.text, e) : ST_OK;
+    return m->in->o->one_line ? ruler_one_line(&m->builder.text, e) : ST_OK;
 }
 
-/* The example's prompt with its answers behind it. */
+/* Stores the example's prompt, followed by its answers. */
 static status keep_example(ruler_maker *m, err *e)
 {
     size_t i;
     const json_t *name;
-    TRY(prompt_add(&m->shown, m->draft.text.s, m->draft.text.n, e));
-    json_array_foreach(m->draft.answers, i, name)
+    TRY(prompt_add(&m->shown, m->builder.text.s, m->builder.text.n, e));
+    json_array_foreach(m->builder.answers, i, name)
     {
         TRY(prompt_add(&m->shown, " ", 1, e));
         TRY(prompt_puts(&m->shown, json_string_value(name), e));
@@ -201,18 +200,18 @@ static status find_example(ruler_maker *m, err *e)
     err inner = {0};
     TRY(ruler_find_size(m, ruler_vt, EXAMPLE_LENGTH, reserve, e));
     status st = ruler_fit(m, m->in->old ? ruler_vt : ruler_vt_sample, EXAMPLE_LENGTH, reserve, &tokens, &inner);
-    if (st == ST_OK && m->in->old && m->in->o->one_line) st = ruler_one_line(&m->draft.text, &inner);
+    if (st == ST_OK && m->in->old && m->in->o->one_line) st = ruler_one_line(&m->builder.text, &inner);
     if (st != ST_USAGE) return st == ST_OK ? ST_OK : err_set(e, st, "%s", inner.msg);
-    return err_set(e, ST_UNSUPPORTED, "its example has %lld tokens with this tokenizer, RULER allows %d",
+    return err_set(e, ST_UNSUPPORTED, "the example has %lld tokens with this tokenizer; RULER allows %d",
                    (long long)m->least, EXAMPLE_LENGTH);
 }
 
-/* The template of the example is without the wrapper. In 2024 it was cut out of the wrapped one, with its white space
- * as single spaces and without its last word. */
+/* Writes the example's template, which has no wrapper. In 2024 it was cut out of the wrapped template, with white space
+ * squeezed and without its last word. */
 static status example_template(const ruler_maker *m, prompt_text *out, err *e)
 {
     const ruler_templates *t = &m->in->templates;
-    enum { BEGIN = 20, END = 10 }; /* characters that tell where the text and its answer prefix begin */
+    enum { BEGIN = 20, END = 10 }; /* characters that identify the start of the text and of the answer prefix */
     if (!m->in->old) return ruler_template(out, t, m->task, false, e);
     const char *s = m->template.s, *end = s + m->template.n;
     const char *text = memmem(s, m->template.n, t->text[RULER_VT], BEGIN);

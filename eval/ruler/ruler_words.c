@@ -18,11 +18,11 @@ typedef struct {
     size_t n, cap;
 } list;
 
-/* The keys of consecutive adjectives. Mostly it is one adjective, and its keys have the order of the nouns; but
- * "blue-x" and "blue-eyed-x" mix. */
+/* Keys of consecutive adjectives. A group usually has one adjective, and its keys are in order of the nouns. Keys of
+ * "blue-x" and "blue-eyed-x" are interleaved. */
 typedef struct {
-    size_t first, n; /* adjectives */
-    size_t at;       /* the first key */
+    size_t first, n; /* range of adjectives */
+    size_t at;       /* index of the first key */
     uint32_t *order; /* [n * nouns] adjective * nouns + noun; NULL: one adjective */
 } group;
 
@@ -30,7 +30,7 @@ enum { NOUNS, MORE_NOUNS, ADJECTIVES, VERBS, FILES };
 
 struct ruler_words {
     char *text[FILES];
-    list noun, adjective, all; /* sorted, without doubles */
+    list noun, adjective, all; /* sorted, distinct */
     group *groups;
     size_t n_groups;
 };
@@ -58,7 +58,7 @@ static void sort(list *l)
     l->n = n;
 }
 
-/* Adds the lines of a file of words, whose text the words keep. */
+/* Adds the lines of a file of words, which point into the stored text. */
 static status read_list(ruler_words *w, size_t file, list *l, const char *data_dir, err *e)
 {
     static const char *const names[FILES] = {"ruler/nounlist.txt", "ruler/nounlist-2.2.0-extra.txt",
@@ -72,7 +72,7 @@ static status read_list(ruler_words *w, size_t file, list *l, const char *data_d
     for (char *word = strtok_r(w->text[file], "\n", &save); word; word = strtok_r(NULL, "\n", &save)) {
         size_t end = strlen(word);
         while (end > 0 && word[end - 1] == ' ') word[--end] = 0; /* some lines end in a space */
-        if (end > MAX_WORD) return err_set(e, ST_FORMAT, "%s: a word of more than %d bytes", names[file], MAX_WORD);
+        if (end > MAX_WORD) return err_set(e, ST_FORMAT, "%s: a word is longer than %d bytes", names[file], MAX_WORD);
         TRY(push(l, word, e));
     }
     return l->n ? ST_OK : err_set(e, ST_FORMAT, "%s: no words", names[file]);
@@ -132,7 +132,7 @@ static status sort_group(const ruler_words *w, group *g, err *e)
     return st;
 }
 
-/* True if keys of the adjective begin as those of the other one do. */
+/* True if `adjective` begins with `with` and a hyphen, so that their keys are interleaved. */
 static bool mixes(const char *adjective, const char *with)
 {
     size_t n = strlen(with);
@@ -171,7 +171,7 @@ void ruler_key(const ruler_words *w, size_t i, char out[RULER_KEY_MAX])
     spell(w, g->order ? g->order[i - g->at] : (uint32_t)i, out);
 }
 
-/* ---- the whole ---- */
+/* ---- all words ---- */
 
 size_t ruler_common_words(const ruler_words *w)
 {

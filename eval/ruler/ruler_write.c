@@ -46,14 +46,13 @@ static status write_samples(writer *w, const ruler_task *task, int64_t length, F
     status st = ruler_maker_open(&m, &w->in, task, length, e);
     for (size_t i = 0; i < w->in.samples[task - ruler_tasks] && st == ST_OK; i++) st = write_sample(w, &m, f, e);
     if (st == ST_OK && m.too_few_words)
-        out_note("%s with %" PRId64 " tokens: RULER takes other words for lists of more than %zu, which are not "
-                 "here: the prompts are not its own",
+        out_note("%s with %" PRId64 " tokens: RULER uses other words for lists of more than %zu, which are not "
+                 "included; the prompts differ from RULER's",
                  task->name, length, ruler_common_words(w->in.words));
     ruler_maker_close(&m);
     return st;
 }
 
-/* FOLDER/TASK.jsonl */
 static status write_file(writer *w, const char *folder, const ruler_task *task, int64_t length, err *e)
 {
     char name[64];
@@ -71,7 +70,7 @@ static status write_file(writer *w, const char *folder, const ruler_task *task, 
     return st;
 }
 
-/* DIR/TASK.jsonl of one length, DIR/LENGTH/TASK.jsonl of several. */
+/* Writes DIR/TASK.jsonl if there is one length, DIR/LENGTH/TASK.jsonl otherwise. */
 static status write_length(writer *w, int64_t length, err *e)
 {
     const char *dir = w->in.o->write;
@@ -91,14 +90,14 @@ static status write_all(writer *w, err *e)
     const char *dir;
     if (!w->in.choice[RULER_TOKENS]) {
         TRY(cli_model_dir(&dir, o->common.run.engine.model.dir, e));
-        TRY(tokenizer_open(&w->tok, dir, e));
+        TRY(cli_open_tokenizer(&w->tok, dir, e));
     }
     TRY(ruler_inputs_check(&w->in, w->tok, e));
     TRY(make_folder(o->write, e));
     for (size_t i = 0; i < RULER_TASKS; i++) {
         w->all += w->in.runs[i] ? (int64_t)(w->in.samples[i] * w->in.n_length) : 0;
         if (w->in.lacks[i])
-            out_note("%s is not written: it needs %s FILE", ruler_tasks[i].name,
+            out_note("%s is not written: requires %s FILE", ruler_tasks[i].name,
                      ruler_file_options[ruler_tasks[i].file]);
         if (w->in.why[i].code != ST_OK) out_note("%s is not written: %s", ruler_tasks[i].name, w->in.why[i].msg);
     }
@@ -115,7 +114,7 @@ status ruler_write(const ruler_options *o, err *e)
     writer w = {0};
     TRY(ranks_refuse(o->common.run.engine.device.ranks, "--write", e));
     if (out->json || out->output)
-        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", out->json ? "--json" : "-o");
+        return err_set(e, ST_USAGE, "--write: runs no model and does not support %s", out->json ? "--json" : "-o");
     cli_catch_interrupt();
     status st = ruler_inputs_open(&w.in, o, e);
     if (st == ST_OK) st = write_all(&w, e);

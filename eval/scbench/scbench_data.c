@@ -34,7 +34,7 @@ const dataset_names scbench_names = {"SCBench", NULL, SCBENCH_TASKS, scbench_tas
 
 /* ---- labels ---- */
 
-/* A text as the list of its characters. */
+/* Returns a text as a list of its characters. */
 static status letters_of(json_t **out, const json_t *label, err *e)
 {
     const char *s = json_string_value(label);
@@ -61,14 +61,13 @@ static status read_labels(scbench_turn *t, const char *where, err *e)
 
 /* ---- turns ---- */
 
-/* The task that a turn of a mixed one is of. */
 static status read_task(scbench_turn *t, const json_t *turn, const char *where, err *e)
 {
     utf8_text name;
     TRY(sample_text(&name, turn, "task", where, e));
     TRY(dataset_find(&t->task, &scbench_names, name.s, name.n, e));
     if (scbench_tasks[t->task].metric && !scbench_tasks[t->task].refused) return ST_OK;
-    return err_set(e, ST_FORMAT, "%s: 'task': %.40s cannot be part of another one", where, name.s);
+    return err_set(e, ST_FORMAT, "%s: 'task': %.40s cannot be part of a mixed task", where, name.s);
 }
 
 static status read_turn(scbench_turn *t, size_t task, const json_t *turn, const char *where, err *e)
@@ -86,12 +85,12 @@ static status read_turn(scbench_turn *t, size_t task, const json_t *turn, const 
 status scbench_refuse(const scbench_task *t, const char *where, err *e)
 {
     return err_set(e, ST_UNSUPPORTED,
-                   "%s: %s is not in this program: its score cuts the answer with tree-sitter and compares it with "
-                   "all functions of a repository",
+                   "%s: %s is not supported: its score parses the answer with tree-sitter and compares it with all "
+                   "functions of a repository",
                    where, t->name);
 }
 
-/* A context that is a list of whole numbers, as that of scbench_mf, becomes what Python writes. */
+/* Replaces a context that is a list of whole numbers, as in scbench_mf, by its text as written by Python. */
 static status spell_numbers(json_t *root, err *e)
 {
     const json_t *list = json_object_get(root, "context"), *one;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Samples in the kind of SCBench's tasks, of any length. Their generators are not published: texts, numbers and places
- * are ours. A sample has five answers, which are spread evenly over its context and asked for in a random order. */
+/* Generates samples like those of SCBench's tasks, of any length; the official generators are not published. A sample
+ * has five answers, spread evenly over its context and asked for in random order. */
 #include "config.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { N = SCBENCH_TURNS, HOPS = 3, AFFIX = 4, MOST_WORD = 20, NUMBERS = 1000000 };
 
-/* What is asked for: turn i asks for the thing at place order[i]. */
+/* Sample being generated. Turn i asks for hidden item order[i]. */
 typedef struct {
     rng r;
     size_t units, order[N];
@@ -21,7 +21,7 @@ typedef struct {
     json_t *turns;
 } made;
 
-/* Whether hidden thing k of n comes in front of unit i. */
+/* True if hidden item k of n is placed before unit i. */
 static bool is_here(const made *m, size_t i, size_t k, size_t n)
 {
     return i == (size_t)(((double)k + 0.5) * (double)m->units / (double)n);
@@ -91,7 +91,7 @@ static void make_prefix_suffix(made *m)
     }
 }
 
-/* Chains of assignments among noise. The first letter of a name tells it from all others. */
+/* Writes chains of assignments among noise. Names differ in their first letter. */
 static void make_vt(made *m)
 {
     char name[N][HOPS][6], input[200];
@@ -123,7 +123,7 @@ static void make_vt(made *m)
     }
 }
 
-/* Different numbers, of which the largest and the smallest are asked for. */
+/* Writes distinct numbers; the turns ask for the largest and smallest ones. */
 static void make_mf(made *m)
 {
     static const char *const which[N] = {"largest", "smallest", "second largest", "second smallest", "third largest"};

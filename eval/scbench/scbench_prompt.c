@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The texts that SCBench feeds: prompts of turns and of requests, in chat templates or without, and their tokens. */
+/* Prompts of SCBench: texts of turns and requests, with or without a chat template, and their tokens. */
 #include "config.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ void scbench_prompts_close(scbench_prompts *p)
     p->root = NULL;
 }
 
-/* The template of a task; of a pair part `i`, of a single text the text for part 0 and NULL for part 1. */
+/* Returns part i of a task's template. A single text is part 0; its part 1 is NULL. */
 static const char *template_of(const scbench_prompts *p, const char *group, size_t task, size_t i)
 {
     const json_t *t = json_object_get(json_object_get(p->root, group), scbench_tasks[task].name);
@@ -49,7 +49,7 @@ int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t
 
 /* ---- fields ---- */
 
-/* Sets *out to the right answer as str() writes it. */
+/* Sets *out to the correct answer as written by Python's str(). */
 static status answer_text(prompt_text *out, const scbench_turn *t, err *e)
 {
     json_t *list = NULL, *one;
@@ -71,15 +71,16 @@ static status answer_text(prompt_text *out, const scbench_turn *t, err *e)
     return st;
 }
 
-/* Makes "What is the largest number?" of "The largest number of the list is": mf's prefix. */
+/* Turns mf's input "The largest number of the list is" into "What is the largest number?", its prefix. */
 static status prefix_text(prompt_text *out, const scbench_turn *t, err *e)
 {
     bool found;
     TRY(prompt_ask(out, t->input, "is", "?", &found, e));
-    return found ? ST_OK : err_set(e, ST_FORMAT, "'input' asks for nothing like \"The largest number is\"");
+    return found ? ST_OK : err_set(e, ST_FORMAT, "'input': expected a string like \"The largest number is\"");
 }
 
-/* Appends a template filled for a turn; before: the turn whose answer is put in. */
+/* Appends a template filled for turn t. before: turn whose answer is inserted. prefix_of: turn whose input becomes
+ * {prefix}; NULL: the input of t. */
 static status add_filled(prompt_text *out, const char *template, const scbench_sample *s, const scbench_turn *t,
                          const scbench_turn *before, const scbench_turn *prefix_of, err *e)
 {
@@ -100,24 +101,24 @@ static status add_filled(prompt_text *out, const char *template, const scbench_s
 
 /* ---- chat ---- */
 
-/* A word that no text has; what stands around it in a rendered conversation is the template's. */
+/* A word that occurs in no text. The template's text is what surrounds it in a rendered conversation. */
 static const char MARK[] = "[SEPSEPSEP]";
 
-/* Appends the text of a conversation before or after the mark in it. */
+/* Appends the part of a conversation before or after the mark. */
 static status add_around(prompt_text *out, const prompter *how, const chat_message *m, size_t n, bool after, err *e)
 {
-    char *all;
-    size_t len;
-    TRY(chat_render(how->tok, how->chat_template, m, n, &all, &len, e));
-    const char *mark = strstr(all, MARK);
+    prompt_text all;
+    TRY(prompter_say(&all, how, m, n, e));
+    const char *mark = strstr(all.s, MARK);
     status st = !mark   ? err_set(e, ST_FORMAT, "the chat template drops a message")
                 : after ? prompt_puts(out, mark + strlen(MARK), e)
-                        : prompt_add(out, all, (size_t)(mark - all), e);
-    mem_free(all);
+                        : prompt_add(out, all.s, (size_t)(mark - all.s), e);
+    mem_free(all.s);
     return st;
 }
 
-/* The end token that the text begins with is cut off, and is *ends; else the model's first one. */
+/* Removes the end token at the start of the text and stores it in *ends. If there is none, *ends is the model's first
+ * end token. */
 static status cut_end(prompt_text *to, int32_t *ends, const scbench_asking *a, err *e)
 {
     size_t cut = 0;
@@ -139,8 +140,8 @@ static status cut_end(prompt_text *to, int32_t *ends, const scbench_asking *a, e
 
 /* ---- parts ---- */
 
-/* Of requests: the context, then questions, both parts of one message. mf's context is introduced by the first turn's
- * input. */
+/* Appends a part in request mode: the context (part 0) or a question. Both belong to one message. The input of the
+ * first turn introduces mf's context. */
 static status request_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
     const bool chat = a->how->wrap != WRAP_RAW;
@@ -156,8 +157,8 @@ static status request_text(prompt_text *out, const scbench_asking *a, const scbe
     return st;
 }
 
-/* The next question after an answer: what the template writes from the end of the answer on. Follow-ups of mf have the
- * last turn's prefix, and those of summary begin the answer: so it is in the original. */
+/* Appends the next question after an answer: the template's text from the end of the answer on. As in the original,
+ * follow-ups of mf have the prefix of the last turn, and those of summary begin the answer. */
 static status next_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
     const scbench_turn *t = &s->turn[part], *last = &s->turn[s->n_turns - 1];
@@ -173,7 +174,7 @@ static status next_text(prompt_text *out, const scbench_asking *a, const scbench
     return st;
 }
 
-/* Of turns: the context with the first question, then answers with the next questions. */
+/* Appends a part in turn mode: the context with the first question, or the previous answer with the next question. */
 static status turn_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
 {
     const scbench_turn *t = &s->turn[part];
@@ -181,7 +182,7 @@ static status turn_text(prompt_text *out, const scbench_asking *a, const scbench
     if (part > 0 && chat) return next_text(out, a, s, part, e);
     const char *group = part == 0 ? "first_turn" : a->own ? "follow_up_chat" : "follow_up_plain";
     TRY(add_filled(out, template_of(a->prompts, group, s->at.dataset, 0), s, t, part ? t - 1 : NULL, t, e));
-    return chat ? prompt_to_chat(out, a->how->tok, a->how->chat_template, e) : ST_OK;
+    return chat ? prompter_ask(out, a->how, e) : ST_OK;
 }
 
 status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval scbench`: several questions on one context. A context is prefilled once a strategy; each further turn or
- * request goes on from a copy of the session. */
+/* `eval scbench`: several questions on one context. A strategy prefills each context once; each further turn or request
+ * continues from a copy of the session. */
 #include "config.h"
 
 #include <stdio.h>
@@ -12,25 +12,25 @@
 #include "eval/scbench/scbench.h"
 #include "kernels/base/mem.h"
 
-/* OFFICIAL: tokens of the official window. REQUESTS_SPARE: what it leaves for questions. ROOM: of a made sample, for
- * what a text grows by in other turns. */
+/* Tokens. OFFICIAL: context window of the official script. REQUESTS_SPARE: part of it that multi-request prompts
+ * reserve for questions. LEAST: minimum length of a sample's context. UNCUT: no limit on the context. */
 enum { OFFICIAL = 131072, REQUESTS_SPARE = 1000, LEAST = 16, UNCUT = 1 << 30 };
 
 typedef struct {
     evaluation_options common;
     const char *dataset, *mode, *length;
-    bool own; /* answers of the model's own stand between turns */
+    bool own; /* the model's own answers stand between turns */
 } scbench_options;
 
 typedef struct {
     const scbench_options *o;
-    evaluation *ev; /* a pass for each task; an item for each turn of its samples */
+    evaluation *ev; /* one pass per task; its items are the questions (dialogue turns) of the samples */
     scbench_prompts prompts;
-    int requests; /* a mode: 0 or 1 */
+    int requests; /* index of the mode: 0 or 1 */
     made_source source;
-    size_t first, last;  /* samples of the current pass */
-    scbench_parts parts; /* of the sample whose items are being made, */
-    size_t parts_of;     /* which is this one, + 1 */
+    size_t first, last;  /* range of samples of the current pass */
+    scbench_parts parts; /* parts of the sample whose items are being made */
+    size_t parts_of;     /* index of that sample + 1 */
 } scbench_run;
 
 static scbench_sample *sample_at(const scbench_run *r, size_t i)
@@ -38,7 +38,7 @@ static scbench_sample *sample_at(const scbench_run *r, size_t i)
     return samples_at(&r->ev->samples, i);
 }
 
-/* An item's number within its task, which tells the results of a sample's turns apart. */
+/* Returns an item's number within its task, which distinguishes results of a sample's turns. */
 static int64_t index_of(const scbench_sample *s, size_t turn)
 {
     return s->at.index * SCBENCH_TURNS + (int64_t)turn;
@@ -75,7 +75,7 @@ static const metric *metric_of(const scbench_sample *s, size_t turn)
     return metric_find(scbench_tasks[s->turn[turn].task].metric);
 }
 
-/* Labels that cannot be scored are found before anything runs. */
+/* Reads a sample; labels that cannot be scored fail before anything runs. */
 static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     const scbench_run *r = own;
@@ -85,7 +85,7 @@ static status read_sample(const void *own, void *own_sample, const char *path, c
     return ST_OK;
 }
 
-/* ---- what is fed ---- */
+/* ---- parts of prompts ---- */
 
 static size_t sum_new(const scbench_run *r, const scbench_sample *s)
 {
@@ -94,14 +94,14 @@ static size_t sum_new(const scbench_run *r, const scbench_sample *s)
     return n;
 }
 
-/* Answers may be longer than a small window. */
+/* Returns the new tokens of a turn, at most a quarter of the window. */
 static size_t new_tokens(const scbench_run *r, const scbench_sample *s, size_t turn)
 {
     size_t n = (size_t)scbench_new_tokens(&r->prompts, s, turn), most = (size_t)r->ev->window / 4;
     return n < most ? n : most;
 }
 
-/* Tokens that a sample needs at most, with the first part as it is. */
+/* Returns the maximum number of tokens that a sample needs, with its first part uncut. */
 static size_t tokens_of(const scbench_run *r, const scbench_sample *s, const scbench_parts *p, bool own)
 {
     size_t most = 0, before = p->part[0].n;
@@ -121,7 +121,7 @@ static status make_parts(scbench_parts *p, const scbench_run *r, const scbench_s
     return scbench_parts_make(p, &a, s, most, e);
 }
 
-/* The parts of sample i, whose first one leaves room for the others in the window. */
+/* Makes the parts of sample i; the first part leaves room for the others in the window. */
 static status load_parts(scbench_run *r, size_t i, err *e)
 {
     const scbench_sample *s = sample_at(r, i);
@@ -139,14 +139,15 @@ static status load_parts(scbench_run *r, size_t i, err *e)
     return ST_OK;
 }
 
-/* ---- samples that are made ---- */
+/* ---- generated samples ---- */
 
 static status make_sample(void *s, const made_place *at, size_t units, err *e)
 {
     return scbench_generate(&((sample_head *)s)->root, at, units, e);
 }
 
-/* The same samples are made whatever stands between their turns. */
+/* Counts a generated sample's tokens with the correct answers, whatever stands between turns: all runs get the same
+ * samples. */
 static status count_tokens(const void *own, const void *s, int64_t *n, err *e)
 {
     scbench_parts p = {0};
@@ -178,7 +179,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     return ST_OK;
 }
 
-/* Returns the sample, from `first` on, and the turn of an item. */
+/* Returns the sample of an item, counted from `first` on, and its turn. */
 static size_t sample_of(const scbench_run *r, size_t first, size_t item, size_t *turn)
 {
     size_t i = first;
@@ -193,7 +194,8 @@ static status append(prompt_tokens *out, const token_list *part, bool last, err 
     return last ? ST_OK : prompt_tokens_break(out, e);
 }
 
-/* Turns: all parts up to this one, or this one after the model's own answer. Requests: the context and a question. */
+/* Makes an item. Turns: all parts up to this one, or only this one after the model's own answer. Requests: the context
+ * and a question. */
 static status make_item(void *own, const evaluation *ev, size_t item, evaluation_item *out, err *e)
 {
     scbench_run *r = own;
@@ -257,9 +259,9 @@ static json_t *config(const void *own)
                      made, "samples", counts);
 }
 
-/* ---- the report: what a strategy loses between turns shows from the first turn to the later ones ---- */
+/* ---- report: a strategy's losses between turns show from the second turn on ---- */
 
-/* Answers are grouped by task, by the kind of turn within a mixed task, and by turn. */
+/* Groups answers by task, by the kind of turn within a mixed task, and by turn. */
 static void answer_of(const void *own, size_t item, answer_id *out)
 {
     size_t turn;
@@ -270,7 +272,7 @@ static void answer_of(const void *own, size_t item, answer_id *out)
                        {(int64_t)s->at.dataset, (int64_t)s->turn[turn].task, (int64_t)turn}};
 }
 
-/* A mixed task has the kinds of its turns apart. */
+/* Names a group; a mixed task lists the kinds of its turns separately. */
 static bool name_group(const void *own, const answer_group *g, int level, char out[ANSWER_NAME])
 {
     const scbench_run *r = own;
@@ -280,18 +282,18 @@ static bool name_group(const void *own, const answer_group *g, int level, char o
     return level == 0 || (level == 1 && !scbench_tasks[g->key[0]].metric) || (level == 2 && !r->requests);
 }
 
-static status print_title(const answers *a, err *e)
+static void add_title(const answers *a)
 {
     const evaluation *ev = a->t.ev;
     const scbench_run *r = ev->own;
-    return out_printf(e, "SCBench, %s: %zu contexts (%zu cut in the middle), wrap %s",
-                      r->requests ? "each question on the context alone"
-                      : r->o->own ? "turns with the model's own answers between them"
-                                  : "turns with the right answers between them",
-                      ev->samples.n, ev->n_truncated, prompt_wrap_name(ev->prompter.wrap));
+    paragraph("SCBench, %s: %zu contexts (%zu cut in the middle), wrap %s",
+              r->requests ? "each question on the context alone"
+              : r->o->own ? "turns with the model's own answers between them"
+                          : "turns with the right answers between them",
+              ev->samples.n, ev->n_truncated, prompt_wrap_name(ev->prompter.wrap));
 }
 
-/* Adds, of each kind in each task, each turn and all of them. */
+/* Adds the results of each kind in each task: per turn and in total. */
 static void add_cell(json_t **list, const answers *a, size_t row, const answer_group *g, int level)
 {
     const scbench_run *r = a->t.ev->own;
@@ -323,7 +325,7 @@ static size_t count_turns(const void *own)
 
 static const answers_layout layout = {.count = count_turns,
                                       .answer = answer_of,
-                                      .title = print_title,
+                                      .title = add_title,
                                       .name = name_group,
                                       .average = "average of tasks",
                                       .cell = add_cell,
@@ -384,14 +386,13 @@ static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
 
 static const cli_option options[] = {
     OPTION("dataset", "NAME,...", TEXT, OWN(dataset),
-           "only these tasks (default: those that the benchmark reports, but for scbench_repoqa)"),
+           "run only these tasks (default: those that the benchmark reports, except scbench_repoqa)"),
     OPTION("mode", "multi-turn|multi-request", TEXT, OWN(mode),
-           "questions as turns with the right answers between them (default), or each on the context alone"),
+           "questions as turns with the correct answers between them (default), or each on the context alone"),
     OPTION("length", "N", TEXT, OWN(length),
            "make samples of N tokens (without --data; default: --ctx, else at most 4k)"),
     OPTION("disable-golden-context", NULL, FLAG, OWN(own),
-           "turns follow the model's own answers, which stay in its memory, and not the right ones"),
+           "keep the model's own answers between turns, instead of the correct ones"),
     {0}};
 
-EVALUATION_COMMAND(scbench, SAMPLE_OPTIONS_GROUPS,
-                   "SCBench, several questions on one context: strategies and budgets compared");
+EVALUATION_COMMAND(scbench, SAMPLE_OPTIONS_GROUPS, "SCBench, several questions on one context");

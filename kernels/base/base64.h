@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Base64 (RFC 4648, section 4), written. */
+/* Base64 encoding (RFC 4648, section 4). */
 #ifndef KERNELS_BASE_BASE64_H
 #define KERNELS_BASE_BASE64_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the text of n bytes, its NUL too. */
+/* Returns the size of the encoded text of n bytes, including its NUL. */
 static inline size_t base64_size(size_t n)
 {
     return (n + 2) / 3 * 4 + 1;
 }
 
-/* out [base64_size(n)] */
+/* Encodes n bytes to out [base64_size(n)]. */
 static inline void base64_write(char *out, const uint8_t *x, size_t n)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

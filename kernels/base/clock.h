@@ -4,11 +4,11 @@
 
 #include <stdint.h>
 
-/* Monotonic time in nanoseconds. */
+/* Returns monotonic time in nanoseconds. */
 int64_t clock_ns(void);
-/* Time of day, since 1970, in nanoseconds; it may be set back. */
+/* Returns the time of day in nanoseconds since 1970; it may be set back. */
 int64_t clock_real_ns(void);
-/* Processor time of the calling thread. */
+/* Returns the processor time of the calling thread in nanoseconds. */
 int64_t clock_thread_ns(void);
 
 #endif

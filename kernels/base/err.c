@@ -8,7 +8,7 @@
 
 #include "kernels/base/utf8.h"
 
-/* Messages go to terminals: keep them one printable line whatever the file said. */
+/* Replaces whatever could break a terminal line: messages may quote file contents. */
 static void clean_line(char *s)
 {
     unsigned char *p = (unsigned char *)s;

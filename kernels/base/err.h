@@ -13,7 +13,7 @@ typedef enum {
     ST_NOMEM,       /* an allocation failed, or a plan does not fit */
     ST_IO,          /* the operating system refused a read or write */
     ST_FORMAT,      /* a file's content is wrong */
-    ST_UNSUPPORTED, /* valid, but not handled here */
+    ST_UNSUPPORTED, /* valid, but not supported */
     ST_DEVICE,      /* the device failed */
     ST_INTERRUPTED  /* the user stopped it */
 } status;
@@ -23,9 +23,9 @@ typedef struct {
     char msg[256];
 } err;
 
-/* Records code and a one-line message unless one is there already (the first message wins);
- * e may be NULL. Control characters and broken UTF-8 in the result are replaced by '?', so that a
- * hostile file name or key cannot reach a terminal. Returns code. */
+/* Records code and a one-line message unless an error is already recorded; the first message wins. e may be NULL.
+ * Control characters and invalid UTF-8 in the result are replaced by '?', so that a hostile file name or key cannot
+ * reach a terminal. Returns code. */
 status err_set(err *e, status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #define TRY(call)                                                                                                      \

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,7 +66,7 @@ status file_read_stream(char **out, size_t *size, FILE *f, const char *name, siz
         TRY_GOTO(mem_room((void **)&buf, &cap, n + 65536, 1, name, e));
         n += fread(buf + n, 1, cap - n - 1, f);
         if (n > max) {
-            st = err_set(e, ST_FORMAT, "%s: larger than the %zu bytes allowed", name, max);
+            st = err_set(e, ST_FORMAT, "%s: larger than the limit of %zu bytes", name, max);
             goto done;
         }
     } while (!feof(f) && !ferror(f));
@@ -93,12 +94,55 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
     if (!f) {
         int why = errno;
         close(fd);
-        if (n > max) return err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed", path, n, max);
+        if (n > max) return err_set(e, ST_FORMAT, "%s: %zu bytes; the limit is %zu", path, n, max);
         return err_set(e, ST_IO, "%s: %s", path, strerror(why));
     }
     status st = file_read_stream(out, size, f, path, max, e);
     fclose(f);
     return st;
+}
+
+/* Opens standard input, or anything but a folder; a named pipe waits for its writer. */
+static FILE *open_input(const char *path)
+{
+    struct stat s;
+    const int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    const bool folder = fd >= 0 && fstat(fd, &s) == 0 && S_ISDIR(s.st_mode);
+    FILE *f = fd >= 0 && !folder ? fdopen(fd, "rb") : NULL;
+    if (f || fd < 0) return f;
+    const int why = folder ? EISDIR : errno == EINVAL ? EBADF : errno; /* EINVAL: not open for reading */
+    close(fd);
+    errno = why;
+    return NULL;
+}
+
+/* Returns the name of an input in messages. */
+static const char *input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path_tail(path);
+}
+
+status file_read_input(char **out, size_t *size, const char *path, size_t max, err *e)
+{
+    FILE *f = open_input(path);
+    *out = NULL;
+    *size = 0;
+    if (!f) return err_set(e, ST_IO, "%s: %s", input_name(path), strerror(errno));
+    status st = file_read_stream(out, size, f, input_name(path), max, e);
+    fclose(f);
+    return st;
+}
+
+status file_read_text(char **out, size_t *size, const char *path, size_t max, err *e)
+{
+    TRY(file_read_input(out, size, path, max, e));
+    const size_t mark = file_mark(*out, *size);
+    memmove(*out, *out + mark, *size - mark + 1); /* with the NUL */
+    *size -= mark;
+    if (*size < 2 || (memcmp(*out, "\xff\xfe", 2) != 0 && memcmp(*out, "\xfe\xff", 2) != 0)) return ST_OK;
+    mem_free(*out);
+    *out = NULL;
+    return err_set(e, ST_FORMAT, "%s: encoded as UTF-16; save it as UTF-8", input_name(path));
 }
 
 status file_read_at(int fd, uint64_t at, void *to, size_t n, const char *name, err *e)
@@ -109,7 +153,7 @@ status file_read_at(int fd, uint64_t at, void *to, size_t n, const char *name, e
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return err_set(e, ST_IO, "%s: reading at byte %llu: %s", name, (unsigned long long)(at + done),
-                           errno ? strerror(errno) : "the file ends there");
+                           errno ? strerror(errno) : "unexpected end of file");
         done += (size_t)k;
     }
     return ST_OK;
@@ -150,11 +194,16 @@ status file_check_pointer(const void *data, size_t n, const char *name, err *e)
                    path_tail(name));
 }
 
+size_t file_mark(const char *text, size_t n)
+{
+    return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 status file_check_text(const char *text, size_t n, const char *name, err *e)
 {
     const unsigned char *s = (const unsigned char *)text;
     TRY(file_check_pointer(text, n, name, e));
-    if (n >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0)
+    if (file_mark(text, n))
         return err_set(e, ST_FORMAT, "%s: begins with a byte order mark; save it as UTF-8 without one",
                        path_tail(name));
     if (n >= 2 && (!s[0] || !s[1] || (s[0] == 0xff && s[1] == 0xfe) || (s[0] == 0xfe && s[1] == 0xff)))
@@ -172,6 +221,45 @@ char *path_join(const char *dir, const char *name)
     if (a && dir[a - 1] != '/') p[a++] = '/';
     memcpy(p + a, name, b + 1);
     return p;
+}
+
+char *path_in_model(const char *model, const char *name)
+{
+    const char *slash = strrchr(model, '/');
+    if (!file_exists(model)) return path_join(model, name);
+    char *p = path_join(slash ? model : ".", name);
+    if (p && slash) memcpy(p + (slash + 1 - model), name, strlen(name) + 1);
+    return p;
+}
+
+/* Returns the path that the text of a symbolic link means, in a new string. */
+static char *link_path(const char *path, const char *text)
+{
+    const char *slash = strrchr(path, '/');
+    char *to = NULL;
+    if (*text == '/' || !slash) return mem_strdup(text);
+    char *dir = mem_strdup(path);
+    if (dir) {
+        dir[slash + 1 - path] = 0;
+        to = path_join(dir, text);
+    }
+    mem_free(dir);
+    return to;
+}
+
+char *path_target(const char *path)
+{
+    enum { MOST_LINKS = 40 }; /* as in Linux */
+    char text[PATH_MAX], *at = mem_strdup(path);
+    int links = 0;
+    for (ssize_t n; at && (n = readlink(at, text, sizeof text - 1)) >= 0; links++) {
+        text[n] = 0;
+        char *to = links < MOST_LINKS ? link_path(at, text) : NULL;
+        mem_free(at);
+        at = to;
+    }
+    errno = links > MOST_LINKS ? ELOOP : ENOMEM; /* for NULL */
+    return at;
 }
 
 const char *path_tail(const char *path)
@@ -192,4 +280,20 @@ bool dir_exists(const char *path)
 {
     struct stat s;
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+status dir_make(const char *dir, err *e)
+{
+    char *path = mem_strdup(dir);
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    status st = ST_OK;
+    for (char *p = path; st == ST_OK && p;) {
+        p = strchr(p + 1, '/');
+        if (p) *p = 0;
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            st = err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
+        if (p) *p = '/';
+    }
+    mem_free(path);
+    return st;
 }

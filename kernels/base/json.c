@@ -13,11 +13,12 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* Form in which Jansson gets a number. It refuses integers beyond 64 bits, reals beyond double, NaN and Infinity. */
+/* Form in which Jansson receives a number. It rejects integers beyond 64 bits, reals beyond double, NaN and
+ * Infinity. */
 typedef enum { NUMBER_AS_IS, NUMBER_AS_REAL, NUMBER_AS_STRING } number_form;
 
 /* Returns the length of the number or of Python's NaN, Infinity or -Infinity at s, at least 1. A number at the end of
- * the text stays as it is: no JSON object ends so. */
+ * the text is left unchanged: no JSON object ends like that. */
 static size_t number_length(const char *s, size_t n, number_form *form)
 {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -49,7 +50,7 @@ static size_t number_length(const char *s, size_t n, number_form *form)
     return len;
 }
 
-/* Returns the length of the string at s, with its quotes. */
+/* Returns the length of the string at s, including its quotes. */
 static size_t string_length(const char *s, size_t n)
 {
     size_t i = 1;
@@ -57,9 +58,9 @@ static size_t string_length(const char *s, size_t n)
     return i < n ? i + 1 : n;
 }
 
-/* Rewrites the numbers that Jansson refuses. An integer gets an exponent, which makes it a real. A number that no
- * double holds becomes a string of its spelling, so that a key that needs a number refuses it.
- * out    room for the result, or NULL to measure.
+/* Rewrites the numbers that Jansson rejects. An integer gets an exponent, which makes it a real. A number that no
+ * double can hold becomes a string of its spelling, so that a key that needs a number rejects it.
+ * out    buffer for the result, or NULL to measure it.
  * depth  deepest nesting of brackets; the parser is recursive.
  * Returns the length of the result: n if nothing changes. */
 static size_t rewrite(const char *s, size_t n, char *out, int *depth)
@@ -88,7 +89,7 @@ static size_t rewrite(const char *s, size_t n, char *out, int *depth)
     return size;
 }
 
-/* The key of the object's member in which the first n bytes end, as ", in 'key'"; "" where there is none. */
+/* Writes the key of the object's member in which the first n bytes end, as ", in 'key'", or "" if there is none. */
 static void member_at(const char *s, size_t n, char out[48])
 {
     const char *key = NULL, *last = NULL;
@@ -124,15 +125,23 @@ static status parse(json_t **out, const char *text, size_t n, const char *name, 
         char member[48] = "";
         size_t at = je.position > 0 ? (size_t)je.position : 0;
         if (flags & JSON_ALLOW_NUL) member_at(text, at < n ? at : n, member);
-        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d%s: %.100s", name, je.line, je.column,
-                       member, je.text);
-    }
-    if (!json_is_object(j)) {
-        json_decref(j);
-        return err_set(e, ST_FORMAT, "%s: the top level is not a JSON object", name);
+        const bool null = json_error_code(&je) == json_error_null_character;
+        const bool big = json_error_code(&je) == json_error_numeric_overflow;
+        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d%s: %.100s%s", name, je.line, je.column,
+                       member, null ? "U+0000 in a string" : je.text,
+                       big ? "; integers are from -2^63 to 2^63 - 1" : "");
     }
     *out = j;
     return ST_OK;
+}
+
+/* Frees *out and fails unless it is an object. */
+static status need_object(json_t **out, const char *name, err *e)
+{
+    if (json_is_object(*out)) return ST_OK;
+    json_decref(*out);
+    *out = NULL;
+    return err_set(e, ST_FORMAT, "%s: the top level is not a JSON object", name);
 }
 
 static status check_depth(int depth, int max_depth, const char *name, err *e)
@@ -141,7 +150,8 @@ static status check_depth(int depth, int max_depth, const char *name, err *e)
     return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth, max_depth);
 }
 
-status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
+/* Parses an object, or with `any` another value, with Python's extensions. */
+static status parse_python(json_t **out, const char *text, size_t n, const char *name, bool any, int max_depth, err *e)
 {
     char *copy = NULL;
     int depth;
@@ -153,9 +163,19 @@ status json_parse_object(json_t **out, const char *text, size_t n, const char *n
         TRY(mem_alloc((void **)&copy, size, 1, name, e));
         rewrite(text, n, copy, &depth);
     }
-    status st = parse(out, copy ? copy : text, size, name, 0, e);
+    status st = parse(out, copy ? copy : text, size, name, any ? JSON_DECODE_ANY : 0, e);
     mem_free(copy);
-    return st;
+    return st == ST_OK && !any ? need_object(out, name, e) : st;
+}
+
+status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
+{
+    return parse_python(out, text, n, name, false, max_depth, e);
+}
+
+status json_parse_any(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
+{
+    return parse_python(out, text, n, name, true, max_depth, e);
 }
 
 status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
@@ -164,7 +184,8 @@ status json_parse_data(json_t **out, const char *text, size_t n, const char *nam
     *out = NULL;
     rewrite(text, n, NULL, &depth);
     TRY(check_depth(depth, max_depth, name, e));
-    return parse(out, text, n, name, JSON_ALLOW_NUL, e);
+    TRY(parse(out, text, n, name, JSON_ALLOW_NUL, e));
+    return need_object(out, name, e);
 }
 
 status json_read_object(json_t **out, const char *path, size_t max_bytes, int max_depth, err *e)

@@ -46,7 +46,7 @@ status size_add(size_t *out, size_t a, size_t b, const char *what, err *e)
 
 static status no_memory(size_t bytes, const char *what, err *e)
 {
-    return err_set(e, ST_NOMEM, "%s: out of memory (%zu bytes asked)", what, bytes);
+    return err_set(e, ST_NOMEM, "%s: out of memory (%zu bytes requested)", what, bytes);
 }
 
 status mem_alloc(void **out, size_t n, size_t size, const char *what, err *e)
@@ -105,7 +105,7 @@ status mem_map_anon(void **out, size_t bytes, const char *what, err *e)
     void *p = refused() ? MAP_FAILED
                         : mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return no_memory(bytes, what, e);
-    madvise(p, n, MADV_HUGEPAGE); /* advice: a refusal changes speed, not results */
+    madvise(p, n, MADV_HUGEPAGE); /* a refusal affects speed only */
     *out = p;
     return ST_OK;
 }
@@ -115,7 +115,7 @@ void mem_unmap(void *p, size_t bytes)
     if (p) munmap(p, page_round(bytes));
 }
 
-/* For the whole pages within [p, p + bytes). */
+/* Advises the whole pages within [p, p + bytes). */
 static void advise(void *p, size_t bytes, int advice)
 {
     uintptr_t page = page_round(1), at = (uintptr_t)p, skip = (page - at % page) % page;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Allocation with checked sizes, one hook for tests, and reserved address space for KV. */
+/* Allocation with checked sizes and test hooks, and reserved address space for KV. */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
 
@@ -13,13 +13,13 @@
 extern "C" {
 #endif
 
-/* a*b and a+b into *out; ST_NOMEM with `what` in the message on overflow. */
+/* Stores a*b or a+b in *out; ST_NOMEM with `what` in the message on overflow. */
 status size_mul(size_t *out, size_t a, size_t b, const char *what, err *e);
 status size_add(size_t *out, size_t a, size_t b, const char *what, err *e);
 
-/* Heap. mem_alloc gives zeroed memory of n*size bytes (64-byte aligned); n*size == 0 gives a
- * valid pointer. mem_resize keeps the old content and does not zero the rest. All engine code
- * allocates through these, so that tests can count and fail allocations. */
+/* Heap. mem_alloc returns zeroed memory of n*size bytes (64-byte aligned); n*size == 0 gives a valid pointer.
+ * mem_resize keeps the old content and does not zero the rest. All engine code allocates through these, so that tests
+ * can count allocations and make them fail. */
 status mem_alloc(void **out, size_t n, size_t size, const char *what, err *e);
 status mem_resize(void **p, size_t n, size_t size, const char *what, err *e);
 void mem_free(void *p);
@@ -29,26 +29,26 @@ char *mem_strdup(const char *s); /* NULL when out of memory or s is NULL */
 #define MEM_NEW(pp, n, e)  mem_alloc((void **)(pp), (n), sizeof **(pp), #pp, (e))
 #define MEM_GROW(pp, n, e) mem_resize((void **)(pp), (n), sizeof **(pp), #pp, (e))
 
-/* Makes room for n elements of an array that has room for *cap and grows by half. New room is not zeroed. */
+/* Ensures capacity for n elements of an array with capacity *cap, which grows by half. New elements are not zeroed. */
 status mem_room(void **p, size_t *cap, size_t n, size_t size, const char *what, err *e);
 #define MEM_ROOM(pp, cap, n, e) mem_room((void **)(pp), (cap), (n), sizeof **(pp), #pp, (e))
 
-/* Address space of at least `bytes` (page-rounded), zero on first touch, huge pages advised.
- * mem_unmap needs the same size. */
+/* Reserves at least `bytes` of address space (page-rounded), zero on first touch, with huge pages advised. mem_unmap
+ * needs the same size. */
 status mem_map_anon(void **out, size_t bytes, const char *what, err *e);
-/* Gives the whole pages within [p, p + bytes) back to the system; they read as 0 afterwards. */
+/* Returns the whole pages within [p, p + bytes) to the system; they read as 0 afterwards. */
 void mem_discard(void *p, size_t bytes);
 void mem_unmap(void *p, size_t bytes);
-/* Advice that [p, p + bytes) is touched here and there: no huge pages for the whole pages within. */
+/* Advises that [p, p + bytes) is accessed sparsely: no huge pages for the whole pages within. */
 void mem_small_pages(void *p, size_t bytes);
-/* What mem_map_anon gave becomes a private copy of an open file from `offset` on, read where it is touched; the file
- * must be that long. False, and nothing is changed, where the system cannot map it there. */
+/* Replaces memory from mem_map_anon by a private copy of an open file from `offset` on, which is read when it is
+ * touched. The file must be long enough. Returns false and changes nothing if the system cannot map it there. */
 bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset);
 
-/* Physical memory that the system says is available now, in bytes (0 if unknown). */
+/* Returns the available physical memory in bytes as reported by the system (0 if unknown). */
 size_t mem_available(void);
 
-/* Test hook: fail the n-th allocation from now on (1 = the next; 0 = never), count all. */
+/* Test hook: the n-th following allocation fails (1 = the next; 0 = never); counts all allocations. */
 void mem_test_fail_at(long n);
 long mem_test_count(void);
 

@@ -38,7 +38,7 @@ void nearest_try(nearest *n, const char *name, size_t len)
     size_t m = strlen(n->text), longer = m > len ? m : len, limit = longer < 6 ? 1 : longer / 3;
     if (m == 0 || longer > NEAREST_MAX) return;
     size_t d = nearest_distance(n->text, m, name, len);
-    /* A single letter is near to every other one. */
+    /* A single letter would match every other one. */
     if (d > limit || d >= longer || d >= n->best) return;
     n->best = d;
     memcpy(n->name, name, len);

@@ -21,7 +21,7 @@ static status open_way(reader **out, const read_way *way, int depth, err *e)
     reader *r;
     *out = NULL;
     if (depth < 1 || depth > READER_DEPTH)
-        return err_set(e, ST_USAGE, "%d reads in flight, 1 to %d expected", depth, READER_DEPTH);
+        return err_set(e, ST_USAGE, "%d reads in flight: must be in [1, %d]", depth, READER_DEPTH);
     TRY(mem_alloc((void **)&r, 1, sizeof *r, "reader", e));
     r->way = way;
     status st = way->open(&r->state, depth, e);
@@ -45,7 +45,7 @@ status reader_open_kind(reader **out, const char *kind, int depth, err *e)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (strcmp(kind, ways[i]->kind) == 0) return open_way(out, ways[i], depth, e);
     *out = NULL;
-    return err_set(e, ST_USAGE, "reader '%s', expected %s or %s", kind, ways[0]->kind, ways[1]->kind);
+    return err_set(e, ST_USAGE, "reader '%s': unknown kind; use %s or %s", kind, ways[0]->kind, ways[1]->kind);
 }
 
 const char *reader_kind(const reader *r)
@@ -66,6 +66,6 @@ status reader_run(reader *r, const read_job *jobs, size_t n, const char *what, e
     if (n) r->way->run(r->state, jobs, n, &f);
     if (f.job == SIZE_MAX) return ST_OK;
     unsigned long long at = f.at, end = f.end;
-    if (f.why == 0) return err_set(e, ST_IO, "%s: the file ends at %llu of %llu bytes", what, at, end);
+    if (f.why == 0) return err_set(e, ST_IO, "%s: unexpected end of file at %llu of %llu bytes", what, at, end);
     return err_set(e, ST_IO, "%s: reading at byte %llu: %s", what, at, strerror(f.why));
 }

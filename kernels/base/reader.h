@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Batched reads of files, several in flight at once: io_uring where it was built in and the kernel allows it, else
- * threads with preadv. */
+/* Batched reads of files with several requests in flight: io_uring if it was built in and the kernel allows it,
+ * otherwise threads with preadv. */
 #ifndef BASE_READER_H
 #define BASE_READER_H
 
@@ -12,7 +12,7 @@
 
 typedef struct reader reader;
 
-/* One read of a file: the bytes from `at` on go to the n_to places of `to`, one after the other. */
+/* One read of a file: the bytes from `at` on go to the n_to buffers `to`, in order. */
 typedef struct {
     int fd;
     uint64_t at;
@@ -22,22 +22,22 @@ typedef struct {
 
 enum { READER_DEPTH = 1024, READER_THREADS = 128 };
 
-/* depth: requests in flight, 1 to READER_DEPTH; threads are at most READER_THREADS, the caller one of them. */
+/* depth: requests in flight, 1 to READER_DEPTH. There are at most READER_THREADS threads, including the caller. */
 status reader_open(reader **out, int depth, err *e);
-/* The same of a kind; ST_UNSUPPORTED, with the reason, where there is none. */
+/* Opens a reader of a given kind; ST_UNSUPPORTED, with the reason, if it is not available. */
 status reader_open_kind(reader **out, const char *kind, int depth, err *e);
-/* "io_uring" or "threads", for messages. */
+/* Returns "io_uring" or "threads", for messages. */
 const char *reader_kind(const reader *r);
 void reader_close(reader *r);
 
-/* Reads all of n jobs; where jobs write to the same memory its content is undefined. One call at a time for a reader,
- * from any thread. A short read is continued. When it returns nothing writes to memory any more, in success and
- * failure alike. ST_IO names `what`, the byte and the reason of the first failure in the order of jobs; a file that
- * ends before a job does is one. */
+/* Performs all n jobs. If jobs write to the same memory, its content is undefined. One call at a time for a reader,
+ * from any thread. Short reads are continued. No memory is written after it returns, in success or failure. ST_IO names
+ * `what`, the byte and the reason of the first failure in the order of jobs; reaching the end of the file too early is
+ * a failure. */
 status reader_run(reader *r, const read_job *jobs, size_t n, const char *what, err *e);
 
-/* Test hook: the n-th read from now on (1 = the next; 0 = never) gives `result`: an error as -errno, 0 as at the end
- * of a file, otherwise at most so many bytes. */
+/* Test hook: the n-th following read (1 = the next; 0 = never) returns `result`: -errno, 0 for the end of a file, or a
+ * maximum number of bytes. */
 void reader_test_give(long n, long result);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kinds of readers share: a job under way, and which failure is told. */
+/* Code shared by all kinds of readers: a job in progress, and the choice of the failure to report. */
 #ifndef BASE_READER_IMPL_H
 #define BASE_READER_IMPL_H
 
@@ -11,7 +11,7 @@
 /* The first failure in the order of jobs; job = SIZE_MAX: none. */
 typedef struct {
     size_t job;
-    uint64_t at, end; /* the byte that was asked for, and the end of the job */
+    uint64_t at, end; /* byte requested, and end of the job */
     int why;          /* errno, 0: end of the file */
 } read_failure;
 
@@ -24,23 +24,23 @@ typedef struct {
 
 extern const read_way read_uring, read_threads;
 
-/* A job under way: the next read is of the n_to places `to`, at byte `at` of job->fd. */
+/* A job in progress: the next read fills the n_to buffers `to` from byte `at` of job->fd. */
 typedef struct {
     const read_job *job;
     size_t index, done, size;
     uint64_t at;
     struct iovec to[2];
     int n_to, tries;
-    long given; /* what a test wants; 1: nothing */
+    long given; /* result set by a test hook; 1: none */
 } reading;
 
 typedef enum { READING_MORE, READING_DONE, READING_FAILED } reading_step;
 
-/* The first read of a job; READING_DONE where it has no bytes. */
+/* Prepares the first read of a job; READING_DONE if it has no bytes. */
 reading_step reading_start(reading *g, const read_job *job, size_t index);
-/* The read gave `got` bytes, or -errno: what is next. */
-reading_step reading_go_on(reading *g, ssize_t got);
-/* Notes why it failed, if none before it did. */
+/* Handles a read's result, a number of bytes or -errno, and returns the next step. */
+reading_step reading_next(reading *g, ssize_t got);
+/* Records the failure unless an earlier job has failed. */
 void reading_failed(const reading *g, read_failure *f);
 
 #endif

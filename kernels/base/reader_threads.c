@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads by threads that wait, each for one preadv; the caller is one of them. */
+/* Reads by threads that block in preadv, the calling thread among them. */
 #include "config.h"
 
 #include <errno.h>
@@ -14,20 +14,20 @@
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    /* under the lock */
+    /* protected by the lock */
     const read_job *jobs;
     size_t n; /* 0: nothing to do */
     read_failure *failure;
     int active; /* threads that may touch the jobs */
     bool stop;
-    /* Jobs are taken in order: once one has failed all before it were taken, and are read to their end. */
+    /* Jobs are taken in order. Once one has failed, all earlier ones have been taken and are completed. */
     atomic_size_t next;
     atomic_bool failed;
     int n_threads;
     pthread_t threads[];
 } pool;
 
-/* Takes jobs until there are none. */
+/* Takes jobs until none is left. */
 static void read_jobs(pool *p, const read_job *jobs, size_t n, read_failure *f)
 {
     reading g;
@@ -37,7 +37,7 @@ static void read_jobs(pool *p, const read_job *jobs, size_t n, read_failure *f)
         reading_step s = reading_start(&g, &jobs[i], i);
         while (s == READING_MORE) {
             ssize_t got = preadv(g.job->fd, g.to, g.n_to, (off_t)g.at);
-            s = reading_go_on(&g, got < 0 ? -errno : got);
+            s = reading_next(&g, got < 0 ? -errno : got);
         }
         if (s == READING_DONE) continue;
         atomic_store(&p->failed, true);
@@ -83,7 +83,7 @@ static void pool_run(void *way, const read_job *jobs, size_t n, read_failure *f)
     read_jobs(p, jobs, n, f);
     pthread_mutex_lock(&p->lock);
     while (p->active) pthread_cond_wait(&p->idle, &p->lock);
-    p->n = 0; /* who wakes later finds nothing */
+    p->n = 0; /* threads that wake up later find no work */
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -101,14 +101,14 @@ static void pool_close(void *way)
     mem_free(p);
 }
 
-/* Small stacks, and no signals: they are the caller's. */
+/* Starts threads with small stacks and without signals, which belong to the caller. */
 static int start_threads(pool *p, int n)
 {
     sigset_t all, before;
     pthread_attr_t a;
     int why = pthread_attr_init(&a);
     if (why) return why;
-    pthread_attr_setstacksize(&a, (size_t)256 << 10); /* where that is too small for the system: its default */
+    pthread_attr_setstacksize(&a, (size_t)256 << 10); /* if the system rejects this size, its default applies */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!why && p->n_threads < n) {
@@ -130,7 +130,7 @@ static status pool_open(void **out, int depth, err *e)
     pthread_cond_init(&p->idle, NULL);
     int why = start_threads(p, n);
     if (why) {
-        status st = err_set(e, ST_IO, "reader: thread %d of %d does not start: %s", p->n_threads + 1, n, strerror(why));
+        status st = err_set(e, ST_IO, "reader: cannot start thread %d of %d: %s", p->n_threads + 1, n, strerror(why));
         pool_close(p);
         return st;
     }

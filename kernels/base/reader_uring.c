@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads by io_uring: a batch goes to the kernel with one call, and waits in none of our threads. */
+/* Reads by io_uring: one system call submits a batch, and no thread of ours blocks in a read. */
 #include "config.h"
 
 #include <errno.h>
@@ -13,11 +13,11 @@
 typedef struct {
     struct io_uring ring;
     size_t depth, n_free;
-    size_t *free_at; /* [depth] indices of `under` that are not in use */
+    size_t *free_at; /* [depth] unused indices of `under` */
     reading *under;  /* [depth] */
 } uring;
 
-/* There is an entry for each of `depth` readings. */
+/* Queues a read; the ring has an entry for each of `depth` readings. */
 static void queue_read(uring *u, size_t at)
 {
     reading *g = &u->under[at];
@@ -26,17 +26,17 @@ static void queue_read(uring *u, size_t at)
     io_uring_sqe_set_data64(s, at);
 }
 
-/* One read has ended. After a failure at job f->job only those before it go on. */
+/* Handles the end of one read. After a failure at job f->job only earlier jobs continue. */
 static void take_result(uring *u, size_t at, int got, read_failure *f)
 {
     reading *g = &u->under[at];
-    reading_step s = reading_go_on(g, got);
+    reading_step s = reading_next(g, got);
     if (s == READING_FAILED) reading_failed(g, f);
     if (s == READING_MORE && g->index < f->job) queue_read(u, at);
     else u->free_at[u->n_free++] = at;
 }
 
-/* Whether the kernel lets us hand over anything at all: what forbids calls may forbid each one alone. */
+/* Tests whether the kernel accepts submissions at all: a sandbox may forbid single system calls. */
 static int try_ring(struct io_uring *ring)
 {
     struct io_uring_cqe *c;
@@ -47,8 +47,8 @@ static int try_ring(struct io_uring *ring)
     return rc;
 }
 
-/* Hands over what is queued and waits for a result. The kernel may be short of something for a moment; it never
- * forgets what it has taken, so there is no way out before that has ended. */
+/* Submits the queue and waits for a result. The kernel may run out of resources for a moment. It never drops a
+ * submitted read, so this must not return early. */
 static void submit_and_wait(uring *u)
 {
     int rc = io_uring_submit_and_wait(&u->ring, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One job of a reader: its next read after each result. */
+/* One job of a reader: computes its next read from each result. */
 #include "config.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "kernels/base/reader_impl.h"
 
-/* A file that has nothing to give at once is asked so many times in a row. */
+/* Consecutive attempts to read a file that has no data yet. */
 enum { MOST_TRIES = 10000 };
 
 static atomic_long give_in, give_what;
@@ -19,7 +19,7 @@ void reader_test_give(long n, long result)
     atomic_store(&give_in, n);
 }
 
-/* What a test wants of the read that is about to be made: 0 or less in place of its result, or fewer bytes. */
+/* Applies a test hook to the next read: a result of 0 or less replaces its own, or it reads fewer bytes. */
 static void take_given(reading *g)
 {
     g->given = 1;
@@ -37,7 +37,7 @@ static void take_given(reading *g)
     }
 }
 
-/* The places that are not filled yet. */
+/* Prepares a read into the unfilled part of the buffers. */
 static void next_read(reading *g)
 {
     size_t skip = g->done;
@@ -64,7 +64,7 @@ reading_step reading_start(reading *g, const read_job *job, size_t index)
     return READING_MORE;
 }
 
-reading_step reading_go_on(reading *g, ssize_t got)
+reading_step reading_next(reading *g, ssize_t got)
 {
     if (g->given <= 0) got = g->given;
     if (got == -EINTR || (got == -EAGAIN && ++g->tries < MOST_TRIES)) {
@@ -72,7 +72,7 @@ reading_step reading_go_on(reading *g, ssize_t got)
         return READING_MORE;
     }
     if (got <= 0) {
-        g->given = got; /* the reason, for reading_failed */
+        g->given = got; /* -errno, or 0 at the end of the file, for reading_failed */
         return READING_FAILED;
     }
     g->tries = 0;
@@ -87,6 +87,6 @@ void reading_failed(const reading *g, read_failure *f)
     struct stat s;
     if (g->index >= f->job) return;
     *f = (read_failure){.job = g->index, .at = g->at, .end = g->job->at + g->size, .why = (int)-g->given};
-    /* Past the end of a file that is read by blocks the system does not like where the rest begins. */
+    /* With O_DIRECT, a read at the unaligned end of a file fails with EINVAL. */
     if (f->why == EINVAL && g->done && fstat(g->job->fd, &s) == 0 && (uint64_t)s.st_size <= g->at) f->why = 0;
 }

@@ -23,7 +23,7 @@ static inline float rng_float(rng *r)
     return (float)(rng_next(r) >> 40) * 0x1p-24f;
 }
 
-/* Uniform in [0, n); n > 0. The bias of 2^-64 n is below anything that is measured here. */
+/* Uniform in [0, n); n > 0. Its bias of 2^-64 n is negligible. */
 static inline uint64_t rng_below(rng *r, uint64_t n)
 {
     return (uint64_t)(((unsigned __int128)rng_next(r) * n) >> 64);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* SHA-256 (FIPS 180-4): what a run writes down about the files that it used. */
+/* SHA-256 (FIPS 180-4) for the records of input files in results. */
 #ifndef BASE_SHA256_H
 #define BASE_SHA256_H
 
@@ -16,7 +16,7 @@ enum { SHA256_HEX = 65 };
 
 void sha256_init(sha256 *s);
 void sha256_add(sha256 *s, const void *data, size_t n);
-/* Ends the sum: 64 lower-case hexadecimal digits and a NUL. */
+/* Finishes the hash: 64 lower-case hexadecimal digits and a NUL. */
 void sha256_hex(sha256 *s, char out[SHA256_HEX]);
 
 #endif

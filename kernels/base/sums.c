@@ -13,7 +13,7 @@
 
 #include "kernels/base/mem.h"
 
-/* Bytes that are worth a thread of their own: about half a millisecond. */
+/* Bytes per thread: about half a millisecond of work. */
 enum { THREAD_BYTES = 8 << 20 };
 
 bool sums_zero(const unsigned char *p, size_t n)
@@ -33,13 +33,7 @@ uint64_t sums_count(uint64_t n, uint64_t used)
     return n * (used / SUMS_BLOCK + (used % SUMS_BLOCK != 0));
 }
 
-void sums_make(uint64_t *sum, const unsigned char *p, uint64_t n)
-{
-    for (uint64_t at = 0; at < n; at += SUMS_BLOCK)
-        *sum++ = sums_of(p + at, n - at < SUMS_BLOCK ? (size_t)(n - at) : SUMS_BLOCK);
-}
-
-/* ---- checking ---- */
+/* ---- all blocks, with several threads ---- */
 
 typedef struct {
     uint64_t number, at, sum;
@@ -51,15 +45,16 @@ typedef struct {
     int fd;
     const sums_part *part;
     size_t n_parts;
+    uint64_t *make; /* checksums to compute; NULL: those of the parts are verified */
     pthread_mutex_t lock;
-    /* under the lock: the next block, the first one that differs */
+    /* protected by the lock: next block, first damaged block */
     size_t i;
     uint64_t piece, done, taken, number;
     bool failed;
     block bad;
 } checker;
 
-/* Takes the next block; false: none is left, or one differed. */
+/* Takes the next block; false if none is left or one was damaged. */
 static bool next_block(checker *c, block *b)
 {
     pthread_mutex_lock(&c->lock);
@@ -73,7 +68,7 @@ static bool next_block(checker *c, block *b)
         uint64_t at = c->piece * part->stride + c->done, left = part->used - c->done;
         *b = (block){.number = c->number++,
                      .at = part->at + at,
-                     .sum = part->sum[c->taken++],
+                     .sum = c->make ? 0 : part->sum[c->taken++],
                      .p = part->p + at,
                      .part = c->i,
                      .bytes = left < SUMS_BLOCK ? (size_t)left : SUMS_BLOCK};
@@ -93,12 +88,16 @@ static bool is_hole(int fd, const block *b)
     return data < 0 ? errno == ENXIO : (uint64_t)data >= b->at + b->bytes;
 }
 
-/* Compares blocks until none is left. Of those that differ the first one in the order of the file is kept. */
+/* Sums or checks blocks until none is left. Keeps the first damaged one in the order of the file. */
 static void *work(void *arg)
 {
     checker *c = arg;
     block b;
     while (next_block(c, &b)) {
+        if (c->make) {
+            c->make[b.number] = sums_of(b.p, b.bytes);
+            continue;
+        }
         if ((b.sum == 0 && is_hole(c->fd, &b)) || sums_of(b.p, b.bytes) == b.sum) continue;
         pthread_mutex_lock(&c->lock);
         if (!c->failed || b.number < c->bad.number) c->bad = b;
@@ -108,7 +107,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Signals stay the caller's. A thread that cannot be started leaves its blocks to the others. */
+/* Starts the threads without signals, which belong to the caller. If a thread cannot be started, the others do its
+ * work. */
 static void run(checker *c, pthread_t *id, int n)
 {
     sigset_t all, before;
@@ -121,19 +121,33 @@ static void run(checker *c, pthread_t *id, int n)
     while (started > 0) pthread_join(id[--started], NULL);
 }
 
-status sums_check(int fd, const sums_part *part, size_t n_parts, int n_threads, sums_bad *bad, err *e)
+/* Works through all blocks with at most n_threads threads. */
+static status run_all(checker *c, int n_threads, err *e)
 {
-    checker c = {.fd = fd, .part = part, .n_parts = n_parts};
     pthread_t *id = NULL;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < n_parts; i++) bytes += part[i].n * part[i].used;
+    for (size_t i = 0; i < c->n_parts; i++) bytes += c->part[i].n * c->part[i].used;
     uint64_t more = bytes / THREAD_BYTES;
     int n = more < (uint64_t)n_threads ? (int)more : n_threads - 1;
     TRY(MEM_NEW(&id, (size_t)(n < 0 ? 0 : n), e));
-    pthread_mutex_init(&c.lock, NULL);
-    run(&c, id, n);
-    pthread_mutex_destroy(&c.lock);
+    pthread_mutex_init(&c->lock, NULL);
+    run(c, id, n);
+    pthread_mutex_destroy(&c->lock);
     mem_free(id);
+    return ST_OK;
+}
+
+status sums_make(uint64_t *sum, const unsigned char *p, uint64_t n, int n_threads, err *e)
+{
+    const sums_part all = {.n = 1, .used = n, .p = p};
+    checker c = {.fd = -1, .part = &all, .n_parts = 1, .make = sum};
+    return run_all(&c, n_threads, e);
+}
+
+status sums_check(int fd, const sums_part *part, size_t n_parts, int n_threads, sums_bad *bad, err *e)
+{
+    checker c = {.fd = fd, .part = part, .n_parts = n_parts};
+    TRY(run_all(&c, n_threads, e));
     if (!c.failed) return ST_OK;
     *bad = (sums_bad){c.bad.part, c.bad.at, c.bad.bytes};
     return ST_FORMAT;

@@ -12,8 +12,8 @@
 
 enum { SUMS_BLOCK = 256 << 10 };
 
-/* n pieces of `used` bytes, one every `stride` bytes from offset `at` of a file, which is mapped at p. Each piece is a
- * whole number of blocks and a last one that may be shorter; `sum` has the checksums of all blocks in their order. */
+/* n pieces of `used` bytes, one every `stride` bytes from offset `at` of a file that is mapped at p. Each piece is
+ * split into blocks, of which the last may be shorter; `sum` has the checksums of all blocks in order. */
 typedef struct {
     uint64_t at, n, stride, used;
     const unsigned char *p;
@@ -32,11 +32,11 @@ bool sums_zero(const unsigned char *p, size_t n);
 uint64_t sums_of(const void *p, size_t n);
 /* Returns the number of blocks of n pieces of `used` bytes. */
 uint64_t sums_count(uint64_t n, uint64_t used);
-/* Writes the checksums of n bytes to sum, sums_count(1, n) of them. */
-void sums_make(uint64_t *sum, const unsigned char *p, uint64_t n);
-/* Compares the checksums of all parts with at most n_threads threads. A block whose checksum is 0 is not read where the
- * file fd has a hole; -1: all are read. ST_FORMAT: the first block that differs is in *bad, e stays as it is; ST_NOMEM.
- */
+/* Writes the checksums of n bytes to sum, sums_count(1, n) of them, with at most n_threads threads. ST_NOMEM. */
+status sums_make(uint64_t *sum, const unsigned char *p, uint64_t n, int n_threads, err *e);
+/* Verifies the checksums of all parts with at most n_threads threads. A block whose checksum is 0 is not read if the
+ * file fd has a hole there; fd -1: all are read. ST_FORMAT: *bad is the first damaged block, and e is unchanged.
+ * ST_NOMEM. */
 status sums_check(int fd, const sums_part *part, size_t n_parts, int n_threads, sums_bad *bad, err *e);
 
 #endif

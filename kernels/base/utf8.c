@@ -3,8 +3,8 @@
 
 #include "kernels/base/utf8.h"
 
-/* Bytes that the lead byte announces (0: not a lead byte) and the range of the second byte,
- * which is what excludes overlong forms, surrogates and values above U+10FFFF (RFC 3629). */
+/* Returns the length announced by a lead byte (0: not a lead byte) and the range of the second byte, which excludes
+ * overlong forms, surrogates and values above U+10FFFF (RFC 3629). */
 static int lead_info(unsigned char c, unsigned char *lo, unsigned char *hi)
 {
     *lo = 0x80;
@@ -24,7 +24,7 @@ static int lead_info(unsigned char c, unsigned char *lo, unsigned char *hi)
     return 0;
 }
 
-/* How many of the first n bytes form a correct beginning of one character; *need = its length. */
+/* Returns the number of the first n bytes that are a valid start of one character; *need = its length. */
 static size_t good_prefix(const unsigned char *s, size_t n, int *need)
 {
     unsigned char lo, hi;

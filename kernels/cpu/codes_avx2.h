@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with codes by k_decode_codes.c, in 16 bits: AVX2, two products of which are summed to 32 bits.
+/* Products with codes for k_decode_codes.c, in 16 bits: AVX2, which sums pairs of products to 32 bits.
  *
- * K rows are turned so that a word has two channels of a key, V rows so that it has two keys of a channel: 8 words a
- * vector, of 8 keys and of 8 channels. Both are done once for all heads. */
+ * K rows are transposed so that a word holds two channels of a key, V rows so that it holds two keys of a channel. A
+ * vector has 8 words, for 8 keys or 8 channels. Both are transposed once for all heads. */
 #ifndef KERNELS_CPU_CODES_AVX2_H
 #define KERNELS_CPU_CODES_AVX2_H
 
 enum {
     PAIRS = DECODE_BLOCK / 2,
-    VECTOR = 32,                              /* its bytes */
-    VECTORS = SLICE / VF_LANES,               /* of sums */
-    CODE_BYTES = 2,                           /* of a turned code */
-    CODES = SLICE * DECODE_BLOCK * CODE_BYTES /* of a slice */
+    VECTOR = 32,                              /* bytes of a vector */
+    VECTORS = SLICE / VF_LANES,               /* number of vectors of sums */
+    CODE_BYTES = 2,                           /* bytes of a transposed code */
+    CODES = SLICE * DECODE_BLOCK * CODE_BYTES /* bytes of a slice */
 };
 
 typedef struct {
@@ -34,7 +34,7 @@ INLINE __m256i load_words(const void *p)
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-/* One after the other: gcc would add up products first, for which there are no registers. */
+/* Adds products in sequence: gcc would otherwise add up products first, for which there are not enough registers. */
 INLINE void add_products(int_sums *sum, __m256i a, __m256i b)
 {
     sum->x = _mm256_add_epi32(sum->x, _mm256_madd_epi16(a, b));
@@ -53,13 +53,13 @@ INLINE VF size_of(VF v)
     return _mm256_andnot_ps(vf_set1(-0.0f), v);
 }
 
-/* Vectors of whole numbers that fit as 16 bits, in their order. */
+/* Converts vectors of integers that fit 16 bits, in order. */
 INLINE __m256i as_shorts(VF a, VF b)
 {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)), 0xd8);
 }
 
-/* 16 numbers in pairs as turn_words has them: those that are half a word of codes apart. */
+/* Arranges 16 numbers in pairs that match transpose_words: numbers half a word of codes apart. */
 INLINE __m256i in_pairs(const int bits, __m256i x)
 {
     if (bits == 2) {
@@ -71,7 +71,7 @@ INLINE __m256i in_pairs(const int bits, __m256i x)
     return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(bits == 8 ? by_2 : by_4));
 }
 
-/* x of d channels, at most `largest`, as whole numbers; returns their unit. */
+/* Converts x of d channels, at most `largest`, to integers; returns their unit. */
 INLINE float halve(const int bits, code_query *q, const float *x, float largest, size_t d)
 {
     VF by = vf_set1(largest < FLT_MIN * LARGEST ? 0 : LARGEST / largest);
@@ -82,7 +82,7 @@ INLINE float halve(const int bits, code_query *q, const float *x, float largest,
     return largest / LARGEST;
 }
 
-/* One of them, of the run that channel c is of. */
+/* Returns the integer at index c in the order of the products, which belongs to the run of channel c. */
 INLINE int32_t number_of(const code_query *q, size_t c)
 {
     return q->x[c];
@@ -93,14 +93,14 @@ INLINE __m128i load_half(const void *p)
     return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* 16 bytes from a in the low lane, from b in the high one. */
+/* Loads 16 bytes from a into the low lane, and from b into the high one. */
 INLINE __m256i two_lanes(const unsigned char *a, const unsigned char *b)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(a)), load_half(b), 1);
 }
 
-/* Four words of 8 rows: word w of all of them is a[w]. */
-INLINE void turn_words(__m256i a[4], const unsigned char *const *row, size_t at)
+/* Transposes four words of 8 rows: word w of all rows is a[w]. */
+INLINE void transpose_words(__m256i a[4], const unsigned char *const *row, size_t at)
 {
     __m256i b[4];
     UNROLL for (int i = 0; i < 4; i++) a[i] = two_lanes(row[i] + at, row[i + 4] + at);
@@ -116,48 +116,48 @@ INLINE void turn_words(__m256i a[4], const unsigned char *const *row, size_t at)
     }
 }
 
-/* Codes number i of the halves of each word. */
+/* Returns code number i of each half word. */
 INLINE __m256i codes_at(const int bits, __m256i x, int i)
 {
     if (i) x = _mm256_srli_epi16(x, i * bits);
     return (i + 1) * bits < 16 ? _mm256_and_si256(x, _mm256_set1_epi16((short)((1 << bits) - 1))) : x;
 }
 
-/* All codes of words, in as many vectors. */
+/* Stores all codes of words, in as many vectors. */
 INLINE void put_words(const int bits, uint8_t **to, __m256i x)
 {
     UNROLL for (int i = 0; i < 16 / bits; i++, *to += VECTOR)
         _mm256_storeu_si256((__m256i *)(void *)*to, codes_at(bits, x, i));
 }
 
-INLINE void turn_keys(const int bits, uint8_t *to, const block_rows *k, size_t slices, asking *other)
+INLINE void transpose_keys(const int bits, uint8_t *to, const block_rows *k, size_t slices, prefetcher *other)
 {
     const size_t span = (size_t)(32 / bits), words = slices * SLICE / span; /* channels of a word */
     for (size_t t = 0; t < TILES; t++) {
-        ask(other);
+        prefetch_next(other);
         for (size_t w = 0; w < words; w += 4) {
             uint8_t *out = to + (w * span / 2 * TILES + t) * VECTOR;
             __m256i a[4];
-            turn_words(a, k->row + t * TILE, w * sizeof(int32_t));
+            transpose_words(a, k->row + t * TILE, w * sizeof(int32_t));
             UNROLL for (size_t i = 0; i < 4; i++) UNROLL for (size_t j = 0; j < span / 2; j++, out += TILES * VECTOR)
                 _mm256_storeu_si256((__m256i *)(void *)out, codes_at(bits, a[i], (int)j));
         }
     }
 }
 
-/* The first key of pair p of a block, in the order that `weigh` gives. */
+/* Returns the first key of pair p of a block, in the order of `weigh`. */
 INLINE size_t key_of(size_t p)
 {
     return p / 8 * 16 + p % 2 * 2 + p / 2 % 2 * 8 + p / 4 % 2 * 4;
 }
 
-/* Lane 0 of each vector has channels of the slice's first run, lane 1 of its second one: channel_at. */
-INLINE void turn_values(const int bits, uint8_t *to, const block_rows *v, size_t slices, asking *other)
+/* Transposes V. Lane 0 of each vector has channels of the slice's first run, lane 1 of its second one: channel_at. */
+INLINE void transpose_values(const int bits, uint8_t *to, const block_rows *v, size_t slices, prefetcher *other)
 {
     const size_t run = (size_t)(ROW_BLOCK * bits / 8), words = run / 16; /* bytes of a run; vectors of words */
     for (size_t s = 0; s < slices; s++)
         for (size_t p = 0; p < PAIRS; p++) {
-            if (p % (PAIRS / TURN_ASKS) == 0) ask(other);
+            if (p % (PAIRS / TRANSPOSE_PREFETCHES) == 0) prefetch_next(other);
             const unsigned char *x = v->row[key_of(p)] + 2 * s * run, *y = v->row[key_of(p) + 1] + 2 * s * run;
             if (bits == 2) {
                 __m128i a = load_half(x), b = load_half(y);
@@ -172,14 +172,14 @@ INLINE void turn_values(const int bits, uint8_t *to, const block_rows *v, size_t
         }
 }
 
-/* The channel of word w of vector j of a slice's sums. */
+/* Returns the channel of word w of vector j of a slice's sums. */
 INLINE size_t channel_at(int bits, size_t j, size_t w)
 {
     const size_t n = (size_t)(16 / bits); /* codes of half a word */
     return w / 4 * ROW_BLOCK + j / n * 4 * n + w % 4 * n + j % n;
 }
 
-/* Two f16 numbers of each of 8 rows as floats. */
+/* Converts two f16 numbers of each of 8 rows to floats. */
 INLINE void two_numbers(VF *first, VF *second, const uint32_t *h)
 {
     __m256i x = load_words(h);
@@ -189,7 +189,7 @@ INLINE void two_numbers(VF *first, VF *second, const uint32_t *h)
     *second = _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
 }
 
-/* Which of the TILE numbers are none of the n from `first` on. */
+/* Returns a mask of the TILE numbers outside [first, first + n). */
 INLINE unsigned outside(const int32_t *x, int32_t first, int32_t n)
 {
     __m256i at = _mm256_sub_epi32(load_words(x), _mm256_set1_epi32(first));
@@ -204,7 +204,7 @@ INLINE __m256i pair_at(const int16_t *p)
     return _mm256_set1_epi32(word);
 }
 
-/* Adds products of `n` channels of all tiles, and of the queries from `from` on; `per` neighbouring tiles have the same
+/* Adds products of `n` channels of all tiles, from element `from` of the queries on; `per` neighbouring tiles share a
  * query. */
 INLINE void add_keys(const int per, int_sums sum[TILES], const uint8_t *k, const code_query *const q[TILES],
                      size_t from, size_t n)
@@ -222,11 +222,11 @@ INLINE void add_keys(const int per, int_sums sum[TILES], const uint8_t *k, const
         }
 }
 
-/* Weights times scales of the two runs of a slice: lane 0 of each vector has pairs of the first, lane 1 the same ones
- * of the second. */
+/* Weights times scales of the two runs of a slice: lane 0 of each vector has pairs of the first run, lane 1 the same
+ * pairs of the second. */
 typedef struct {
     __m256i x[PAIRS / 4];
-    float unit; /* by the largest of them */
+    float unit; /* unit, derived from the largest weight */
 } slice_weights;
 
 INLINE void weigh(slice_weights *x, const VF e[TILES], const float *b0, const float *b1)
@@ -254,7 +254,7 @@ INLINE void weigh(slice_weights *x, const VF e[TILES], const float *b0, const fl
     x->unit = largest / LARGEST;
 }
 
-/* The sums of the block for a slice, as turn_values has them. */
+/* Computes the sums of the block for a slice, in the order of transpose_values. */
 INLINE void sum_slice(const int bits, int_sums sum[VECTORS], const uint8_t *v, const slice_weights *w)
 {
     (void)bits;
@@ -267,7 +267,7 @@ INLINE void sum_slice(const int bits, int_sums sum[VECTORS], const uint8_t *v, c
     }
 }
 
-/* Sums of the weights, in lanes of both runs: weights_of. */
+/* Sums the weights, in lanes of both runs: see weights_of. */
 INLINE int_sums sum_of_weights(const slice_weights *w)
 {
     int_sums s = sums_from(0);
@@ -275,7 +275,7 @@ INLINE int_sums sum_of_weights(const slice_weights *w)
     return s;
 }
 
-/* The sum of the weights of run r of rows in blocks. */
+/* Returns the sum of the weights of run r of block rows. */
 INLINE float weights_of(const float rest[CODE_RUNS][VF_LANES], size_t r)
 {
     float sum = 0;

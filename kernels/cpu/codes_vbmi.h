@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with codes by k_decode_codes.c, in bytes: VNNI and VBMI. Numbers of 16 bits are 256 hi + lo, of both of
- * which products with codes have sums of 32 bits.
+/* Products with codes for k_decode_codes.c, in bytes: VNNI and VBMI. A 16-bit number is 256 hi + lo, and the products
+ * of both bytes with codes have sums of 32 bits.
  *
- * K rows are turned so that a word has four channels of a key, V rows so that it has four keys of a channel: 16 words a
- * vector, of 16 keys and of 16 channels. Both are done once for all heads. */
+ * K rows are transposed so that a word holds four channels of a key, V rows so that it holds four keys of a channel. A
+ * vector has 16 words, for 16 keys or 16 channels. Both are transposed once for all heads. */
 #ifndef KERNELS_CPU_CODES_VBMI_H
 #define KERNELS_CPU_CODES_VBMI_H
 
 enum {
     QUADS = DECODE_BLOCK / 4,
-    VECTOR = 64,                 /* its bytes */
-    VECTORS = SLICE / VF_LANES,  /* of sums */
-    CODE_BYTES = 1,              /* of a turned code */
-    CODES = SLICE * DECODE_BLOCK /* of a slice */
+    VECTOR = 64,                 /* bytes of a vector */
+    VECTORS = SLICE / VF_LANES,  /* number of vectors of sums */
+    CODE_BYTES = 1,              /* bytes of a transposed code */
+    CODES = SLICE * DECODE_BLOCK /* bytes of a slice */
 };
 
 typedef struct {
@@ -40,8 +40,8 @@ INLINE VF size_of(VF v)
     return _mm512_abs_ps(v);
 }
 
-/* Where the channels of a slice are in a vector that was packed from four: of a word of 4 * 8 / bits channels, those
- * that lie at the same place of its bytes follow each other, as turn_keys has them. */
+/* Returns the permutation of a slice's channels for a vector packed from four, to match transpose_keys. A word has 4 *
+ * 8 / bits channels; those in the same bits of its bytes are adjacent. */
 INLINE __m512i packed_at(const int bits)
 {
     uint8_t at[SLICE];
@@ -53,7 +53,7 @@ INLINE __m512i packed_at(const int bits)
     return _mm512_loadu_si512(at);
 }
 
-/* Whole numbers of a slice as bytes of hi and lo. */
+/* Stores the integers of a slice as bytes of hi and lo. */
 INLINE void put_halves(int8_t *hi, int8_t *lo, const __m512i i[4], __m512i order)
 {
     const __m512i low = _mm512_set1_epi16(255), half = _mm512_set1_epi16(128);
@@ -65,7 +65,7 @@ INLINE void put_halves(int8_t *hi, int8_t *lo, const __m512i i[4], __m512i order
     _mm512_storeu_si512(lo, _mm512_permutexvar_epi8(order, l));
 }
 
-/* x of d channels, at most `largest`, as whole numbers; returns their unit. */
+/* Converts x of d channels, at most `largest`, to integers; returns their unit. */
 INLINE float halve(const int bits, code_query *q, const float *x, float largest, size_t d)
 {
     const __m512i order = packed_at(bits);
@@ -78,13 +78,13 @@ INLINE float halve(const int bits, code_query *q, const float *x, float largest,
     return largest / LARGEST;
 }
 
-/* One of them, of the run that channel c is of. */
+/* Returns the integer at index c in the order of the products, which belongs to the run of channel c. */
 INLINE int32_t number_of(const code_query *q, size_t c)
 {
     return 256 * q->hi[c] + q->lo[c];
 }
 
-/* A slice of rows i and j of 4 bits; of i and the three that are `by` further, of 2. */
+/* Load a slice of rows i and j with 4 bits, or of rows i, i + by, i + 2 by and i + 3 by with 2 bits. */
 INLINE __m512i two_rows(const unsigned char *const *row, size_t i, size_t j, size_t slice)
 {
     const __m256i *a = (const __m256i *)(const void *)row[i] + slice,
@@ -102,8 +102,8 @@ INLINE __m512i four_rows(const unsigned char *const *row, size_t i, size_t by, s
     return _mm512_inserti32x4(x, _mm_loadu_si128(p[3]), 3);
 }
 
-/* In each lane, word w of a[0] to a[3] to a[w]. */
-INLINE void turn_lanes(__m512i a[4])
+/* Transposes words within lanes: word w of a[0] to a[3] goes to a[w]. */
+INLINE void transpose_lanes(__m512i a[4])
 {
     __m512i b[4];
     UNROLL for (int i = 0; i < 2; i++)
@@ -118,8 +118,8 @@ INLINE void turn_lanes(__m512i a[4])
     }
 }
 
-/* 16 rows of 16 words: word w of all of them at to + w * TILES * VECTOR. */
-INLINE void turn_words(uint8_t *to, __m512i a[TILE])
+/* Transposes 16 rows of 16 words: word w of all rows goes to to + w * TILES * VECTOR. */
+INLINE void transpose_words(uint8_t *to, __m512i a[TILE])
 {
     __m512i b[TILE];
     UNROLL for (int i = 0; i < 8; i++)
@@ -143,7 +143,7 @@ INLINE void turn_words(uint8_t *to, __m512i a[TILE])
     }
 }
 
-/* The codes of a word, those that lie at the same place of its bytes together: 8 / bits vectors. */
+/* Stores the codes of a word in 8 / bits vectors, each with the codes in the same bits of its bytes. */
 INLINE void put_word(const int bits, uint8_t *to, __m512i x)
 {
     const __m512i low = _mm512_set1_epi8((char)((1 << bits) - 1));
@@ -151,17 +151,17 @@ INLINE void put_word(const int bits, uint8_t *to, __m512i x)
         _mm512_storeu_si512(to, _mm512_and_si512(_mm512_srli_epi32(x, (unsigned)(i * bits)), low));
 }
 
-INLINE void turn_tile(const int bits, uint8_t *to, const unsigned char *const *row, size_t slice)
+INLINE void transpose_tile(const int bits, uint8_t *to, const unsigned char *const *row, size_t slice)
 {
     enum { WORD = TILES * VECTOR };
     __m512i x[TILE];
     if (bits == 8) {
         UNROLL for (int i = 0; i < TILE; i++) x[i] = _mm512_loadu_si512(row[i] + slice * SLICE);
-        turn_words(to, x);
+        transpose_words(to, x);
     } else if (bits == 4) {
         UNROLL for (size_t i = 0; i < 8; i++) x[i] = two_rows(row, i / 4 * 8 + i % 4, i / 4 * 8 + i % 4 + 4, slice);
-        turn_lanes(x);
-        turn_lanes(x + 4);
+        transpose_lanes(x);
+        transpose_lanes(x + 4);
         UNROLL for (int w = 0; w < 4; w++)
         {
             put_word(4, to + 2 * w * WORD, _mm512_shuffle_i32x4(x[w], x[4 + w], 0x88));
@@ -169,20 +169,21 @@ INLINE void turn_tile(const int bits, uint8_t *to, const unsigned char *const *r
         }
     } else {
         UNROLL for (size_t i = 0; i < 4; i++) x[i] = four_rows(row, i, 4, slice);
-        turn_lanes(x);
+        transpose_lanes(x);
         UNROLL for (int w = 0; w < 4; w++) put_word(2, to + 4 * w * WORD, x[w]);
     }
 }
 
-INLINE void turn_keys(const int bits, uint8_t *to, const block_rows *k, size_t slices, asking *other)
+INLINE void transpose_keys(const int bits, uint8_t *to, const block_rows *k, size_t slices, prefetcher *other)
 {
     for (size_t t = 0; t < TILES; t++) {
-        ask(other);
-        for (size_t s = 0; s < slices; s++) turn_tile(bits, to + (s * TILE * TILES + t) * VECTOR, k->row + t * TILE, s);
+        prefetch_next(other);
+        for (size_t s = 0; s < slices; s++)
+            transpose_tile(bits, to + (s * TILE * TILES + t) * VECTOR, k->row + t * TILE, s);
     }
 }
 
-/* A slice of a row of V as bytes. */
+/* Loads a slice of a row of V as bytes. */
 INLINE __m512i values_of(const int bits, const unsigned char *row, size_t slice)
 {
     const unsigned char *p = row + slice * SLICE * (size_t)bits / 8;
@@ -200,19 +201,19 @@ INLINE __m512i values_of(const int bits, const unsigned char *row, size_t slice)
     return _mm512_and_si512(x, _mm512_set1_epi8(3));
 }
 
-/* The channel of word w of vector j of a slice's sums. */
+/* Returns the channel of word w of vector j of a slice's sums. */
 INLINE size_t channel_at(int bits, size_t j, size_t w)
 {
-    size_t lane = w / 4, i = 4 * j + w % 4; /* of bytes as values_of has them */
+    size_t lane = w / 4, i = 4 * j + w % 4; /* index of bytes in the order of values_of */
     return bits == 4 ? lane % 2 * ROW_BLOCK + 2 * i + lane / 2 : lane * TILE + i;
 }
 
-/* Word 4 l + w of vector j: byte 4 j + w of lane l, of 4 keys. */
-INLINE void turn_values(const int bits, uint8_t *to, const block_rows *v, size_t slices, asking *other)
+/* Transposes V. Word 4 l + w of vector j: byte 4 j + w of lane l, of 4 keys. */
+INLINE void transpose_values(const int bits, uint8_t *to, const block_rows *v, size_t slices, prefetcher *other)
 {
     for (size_t s = 0; s < slices; s++)
         for (size_t g = 0; g < QUADS; g++, to += 4 * VECTOR) {
-            if (g % (QUADS / TURN_ASKS) == 0) ask(other);
+            if (g % (QUADS / TRANSPOSE_PREFETCHES) == 0) prefetch_next(other);
             __m512i x[4];
             UNROLL for (size_t i = 0; i < 4; i++) x[i] = values_of(bits, v->row[4 * g + i], s);
             __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
@@ -224,7 +225,7 @@ INLINE void turn_values(const int bits, uint8_t *to, const block_rows *v, size_t
         }
 }
 
-/* Two f16 numbers of each of 16 rows as floats. */
+/* Converts two f16 numbers of each of 16 rows to floats. */
 INLINE void two_numbers(VF *first, VF *second, const uint32_t *h)
 {
     __m512i x = _mm512_loadu_si512(h);
@@ -232,14 +233,14 @@ INLINE void two_numbers(VF *first, VF *second, const uint32_t *h)
     *second = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
 }
 
-/* Which of the TILE numbers are none of the n from `first` on. */
+/* Returns a mask of the TILE numbers outside [first, first + n). */
 INLINE unsigned outside(const int32_t *x, int32_t first, int32_t n)
 {
     __m512i at = _mm512_sub_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(first));
     return _mm512_cmpge_epu32_mask(at, _mm512_set1_epi32(n));
 }
 
-/* Adds products of `n` channels of all tiles, and of the queries from `from` on; `per` neighbouring tiles have the same
+/* Adds products of `n` channels of all tiles, from element `from` of the queries on; `per` neighbouring tiles share a
  * query. */
 INLINE void add_keys(const int per, int_sums sum[TILES], const uint8_t *k, const code_query *const q[TILES],
                      size_t from, size_t n)
@@ -264,14 +265,14 @@ INLINE void add_keys(const int per, int_sums sum[TILES], const uint8_t *k, const
 
 INLINE VF larger(VF a, VF b)
 {
-    return _mm512_range_ps(a, b, 11); /* of their absolute values */
+    return _mm512_range_ps(a, b, 11); /* by absolute value */
 }
 
 /* Bytes of weights times scales of the two runs of a slice: [0] of keys 0 to 31, [1] of the others. Word 4 l + w of
- * one: keys 16 (w % 2) + 4 l .. + 3 of run w / 2. */
+ * each: keys 16 (w % 2) + 4 l .. + 3 of run w / 2. */
 typedef struct {
     __m512i hi[2], lo[2];
-    float unit; /* by the largest of them */
+    float unit; /* unit, derived from the largest weight */
 } slice_weights;
 
 INLINE void weigh(slice_weights *x, const VF e[TILES], const float *b0, const float *b1)
@@ -297,14 +298,14 @@ INLINE void weigh(slice_weights *x, const VF e[TILES], const float *b0, const fl
     x->unit = largest / LARGEST;
 }
 
-/* The words of four keys for the channels of both runs, as values_of has them. */
+/* Broadcasts the words of four keys to the channels of both runs, in the order of values_of. */
 INLINE __m512i of_quad(const int bits, __m512i x, int g)
 {
     const int w = 4 * (g % 4) + g / 4, a = w, b = bits == 4 ? w + 2 : w, c = bits == 4 ? w : w + 2, d = w + 2;
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), x);
 }
 
-/* The sums of the block for a slice, as turn_values has them. */
+/* Computes the sums of the block for a slice, in the order of transpose_values. */
 INLINE void sum_slice(const int bits, int_sums sum[VECTORS], const uint8_t *v, const slice_weights *w)
 {
     UNROLL for (int j = 0; j < 4; j++) sum[j] = sums_from(0);
@@ -320,7 +321,7 @@ INLINE void sum_slice(const int bits, int_sums sum[VECTORS], const uint8_t *v, c
     }
 }
 
-/* Sums of the weights, in lanes of both runs: weights_of. */
+/* Sums the weights, in lanes of both runs: see weights_of. */
 INLINE int_sums sum_of_weights(const slice_weights *w)
 {
     const __m512i one = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
@@ -329,7 +330,7 @@ INLINE int_sums sum_of_weights(const slice_weights *w)
     return s;
 }
 
-/* The sum of the weights of run r of rows in blocks. */
+/* Returns the sum of the weights of run r of block rows. */
 INLINE float weights_of(const float rest[CODE_RUNS][VF_LANES], size_t r)
 {
     float sum = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The cpu backend: which SIMD level, how many threads, which operations. */
+/* The cpu backend: choice of SIMD level, threads and operations. */
 #include "config.h"
 
 #include "kernels/cpu/cpu.h"
@@ -32,6 +32,7 @@ OP_FAMILIES(CPU_TABLE)
 
 static const backend_ops cpu_ops = {.chunk = 512,
                                     .tier = &ref_tier,
+                                    .qblocks = QBLOCK_TYPES,
                                     .host = &ref_host,
                                     .certify = &cpu_certify,
                                     CORE_OPS(OP_ENTRY, cpu_, ref_) OP_FAMILIES(CPU_FAMILY)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the cpu backend share. Not for other folders. */
+/* Code shared by the files of the cpu backend. Private to kernels/cpu. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -15,7 +15,7 @@ OP_FAMILIES(CPU_DECLARE)
 CERTIFY_OPS(OP_DECLARE, cpu_certify_, ref_certify_)
 extern const certify_ops cpu_certify;
 
-/* Scratch memory of one purpose; grows, never shrinks, dies with the backend. */
+/* Scratch memory of one purpose. It grows, never shrinks, and is freed with the backend. */
 typedef struct {
     void *p;
     size_t bytes;
@@ -23,8 +23,8 @@ typedef struct {
 
 typedef struct {
     const cpu_kernels *k;
-    gemm *gemm;     /* NULL: built-in only */
-    bool bf16_gemm; /* the level allows it and the library has it */
+    gemm *gemm;     /* NULL: built-in kernels only */
+    bool bf16_gemm; /* supported by the level and the library */
     scratch panel;  /* linear: f32 copy of some rows of w; a bias */
     scratch halves; /* linear: bf16 copy of x */
     scratch bytes;  /* linear: x in 8 bits */
@@ -32,10 +32,10 @@ typedef struct {
     scratch parts;  /* attention: partial results, per-thread work space */
 } cpu_ctx;
 
-/* Work below this many float operations is not worth waking the other threads (about 1 us). */
+/* Threads are not woken for less work than this many float operations (about 1 us). */
 enum { SERIAL_BELOW = 32768 };
 
-/* Threads for that much work. */
+/* Returns the number of threads for that much work. */
 static inline int cpu_team(const backend *be, size_t work)
 {
     return work < SERIAL_BELOW ? 1 : be->n_threads;
@@ -47,25 +47,25 @@ static inline cpu_ctx *cpu_of(backend *be)
 }
 
 typedef struct {
-    const char *name;           /* of KVASIR_CPU */
+    const char *name;           /* name in KVASIR_CPU */
     const cpu_kernels *kernels; /* NULL: not built */
-    bool bf16_gemm;             /* a library may multiply bf16 */
+    bool bf16_gemm;             /* the library may multiply bf16 */
     bool (*usable)(void);
 } cpu_level;
-/* Chooses the best level, or the one that KVASIR_CPU names. */
+/* Selects the best level, or the one named by KVASIR_CPU. */
 status cpu_choose_level(const cpu_level **out, err *e);
 
-/* At least n * size bytes, 64-byte aligned, content undefined; NULL after a fault, which is recorded
- * in be. Grows by half, so that a growing context reallocates rarely. */
+/* Returns at least n * size bytes, 64-byte aligned, content undefined. Returns NULL after recording a fault in be.
+ * Memory grows by half, so that a growing context reallocates rarely. */
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);
 
-/* Those of the level that a backend would take, for what host code computes; without a message if KVASIR_CPU names
- * none. */
+/* Returns the kernels of the level that a backend would select, for computations on the host; ignores an unknown level
+ * in KVASIR_CPU. */
 const cpu_kernels *cpu_best_kernels(void);
-/* The k-th largest of n numbers, 1 <= k <= n, or one between it and the next smaller one. No NaN. */
+/* Returns the k-th largest of n numbers, 1 <= k <= n, or a number between it and the next smaller one. No NaN. */
 float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k);
 
-/* Order of floats as order of integers; -0 counts as 0. */
+/* Maps the order of floats to the order of integers; -0 counts as 0. */
 static inline uint32_t cpu_key(float x)
 {
     uint32_t u;
@@ -74,27 +74,27 @@ static inline uint32_t cpu_key(float x)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The K rows (value: V rows) of one kv head. */
+/* Returns the K rows (value: V rows) of one kv head. */
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
-/* How many of the slots [from, to) have rows that follow each other: exact ones, or codes, of one group if they have
- * groups. */
+/* Returns how many of the slots [from, to) have consecutive rows of one kind: not quantized, or quantized, within one
+ * group if they have groups. */
 size_t cpu_rows_alike(const row_source *s, size_t from, size_t to);
-/* As ref_count_read; false after a fault. */
+/* Like ref_count_read; false after a fault. */
 bool cpu_count_read(backend *be, const attn_job *job, bool values);
-/* Entries [*lo, *hi) of a list that token t sees. */
+/* Writes the entries [*lo, *hi) of a list that token t sees. */
 void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, int64_t *hi);
-/* Records a fault for rows that the kernels' fixed arrays cannot hold. */
+/* False, and records a fault, if rows exceed the fixed arrays of the kernels. */
 bool cpu_dim_fits(backend *be, size_t head_dim);
 
-/* Scores of the items [from, to) with the heads of a part; head h's go to out[h * j->stride]. */
+/* Computes the scores of the items [from, to) with the heads of a part; head h's go to out[h * j->stride]. */
 typedef void score_items(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t from, size_t to,
                          float *out);
-/* All scores of jobs by `score`, over threads in pieces of `items` or `spans`: only speed depends on these. parts: as
- * score_parts says; work: float operations an item. */
+/* Computes all scores of jobs by `score`, over threads in pieces of `items` or `spans`, which affect only speed. parts:
+ * see score_parts; work: float operations an item. */
 void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, size_t items, size_t spans, size_t work,
                     score_items *score);
 
-/* x [n] becomes the sum over the ranks, or its mean. */
+/* Sums or averages x [n] over the ranks. */
 void cpu_over_ranks(backend *be, float *x, size_t n, bool mean);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention: cuts jobs into pieces whose borders do not depend on the number of threads, runs the
- * level's kernels on them, and merges in a fixed order. */
+/* Attention: splits jobs into pieces whose borders do not depend on the number of threads, runs the level's kernels on
+ * them, and merges in a fixed order. */
 #include "config.h"
 
 #include <math.h>
@@ -12,13 +12,13 @@
 
 enum {
     CHUNK = 2048,       /* keys of a decode piece: part of the result's definition */
-    TOGETHER = 16,      /* jobs whose pieces are looked through for the same rows */
-    TASKS_A_THREAD = 4, /* at least, before pieces with the same rows are put into one task */
-    BLOCK_ROWS = 1032   /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
+    TOGETHER = 16,      /* jobs whose pieces are checked for shared rows */
+    TASKS_A_THREAD = 4, /* minimum of tasks a thread before pieces with the same rows are combined in one task */
+    BLOCK_ROWS = 1032   /* maximum of query rows in a prefill piece; a multiple of every level's tile_rows */
 };
 
-/* The query heads that read one kv head's rows through one list: a whole group, or a single head
- * where each head has its own list. */
+/* Query heads that read one kv head's rows through one list: a whole group, or a single head if each head has its own
+ * list. */
 typedef struct {
     size_t kv_head, head, heads; /* query heads [head, head + heads) */
     attn_list list;
@@ -39,7 +39,7 @@ static unit unit_of(const attn_job *j, size_t i)
     return u;
 }
 
-/* Number of entries in the list whose position is at most p; positions ascend. */
+/* Returns the number of entries in the list whose position is at most p; positions ascend. */
 static int64_t count_until(const attn_list *l, int64_t p)
 {
     int64_t lo = 0, hi = l->n;
@@ -70,7 +70,7 @@ void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, i
 
 /* ---- bytes read ---- */
 
-/* A bit for each group of K pairs, to count it once a list. */
+/* Returns the words of a bit set with a bit for each group of K pairs, which counts once a list. */
 static size_t group_words(const attn_job *j)
 {
     const kv_codes *c = &j->rows.codes;
@@ -81,7 +81,7 @@ typedef struct {
     uint64_t k, v, index;
 } row_bytes;
 
-/* Bytes of entries [lo, hi), as ops.h has them counted. */
+/* Returns the bytes of entries [lo, hi), counted as in ops.h. */
 static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t hi, uint32_t *groups)
 {
     const kv_codes *c = &j->rows.codes;
@@ -103,7 +103,8 @@ static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t 
     return sum;
 }
 
-/* What list i adds to job's counter. With one list for all it is found once, for the first unit. */
+/* Returns the bytes that list i adds to the job's counter. A single list for all heads is counted once, with the first
+ * unit. */
 static row_bytes list_read(const attn_job *j, size_t i, uint32_t *groups)
 {
     unit u = unit_of(j, i);
@@ -148,20 +149,20 @@ typedef struct piece {
     int64_t first;
     size_t n;
     size_t head, heads;   /* at most DECODE_GROUP of the unit's */
-    size_t part, n_parts; /* this piece of the n_parts of these heads */
+    size_t part, n_parts; /* index of this piece among the n_parts of these heads */
     float *out;           /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
     size_t unit;
-    row_bytes read;     /* of the unit's list, with its first piece */
-    struct piece *next; /* of the same task, or NULL */
+    row_bytes read;     /* bytes of the unit's list, stored in its first piece */
+    struct piece *next; /* next piece of the same task, or NULL */
 } piece;
 
 /* The pieces of some jobs, and a work area for each thread. A task is a parallel item: pieces of several jobs that read
- * the same rows run one behind the other, while these lie in the thread's cache. */
+ * the same rows run in sequence, while the rows are in the thread's cache. */
 typedef struct {
-    piece *list, **task; /* task: the first piece of each */
+    piece *list, **task; /* task: first piece of each task */
     size_t n, n_tasks, flops;
     float *work;
-    size_t work_floats, group_words; /* of one thread: decode_work_floats, then bits of groups */
+    size_t work_floats, group_words; /* per thread: decode_work_floats, then bits of groups */
 } decode_plan;
 
 static size_t part_floats(size_t heads, size_t dim)
@@ -169,8 +170,8 @@ static size_t part_floats(size_t heads, size_t dim)
     return heads * (dim + 2);
 }
 
-/* Appends the pieces of one unit at p (NULL: only counts them). Units that see nothing get one
- * piece without keys, so that their output is written. */
+/* Appends the pieces of one unit at p (NULL: only counts them). A unit that sees nothing gets one piece without keys,
+ * so that its output is written. */
 static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
 {
     unit u = unit_of(j, i);
@@ -197,7 +198,7 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
     return count;
 }
 
-/* Where the scores of a piece go; entries of the list before the first piece and behind the last are not seen. */
+/* Returns the address for the scores of a piece. Sets entries of the list outside all pieces to -INFINITY. */
 static float *piece_scores(const piece *p)
 {
     const attn_job *j = p->job;
@@ -211,16 +212,17 @@ static float *piece_scores(const piece *p)
     return out;
 }
 
-/* Whether the level's kernel can take the heads of p, of a job with the rows of a's, together with those of a. */
+/* True if the level's kernel can process the heads of p, whose job has the same rows as a's, together with those
+ * of a. */
 static bool goes_with(const piece *a, const piece *p)
 {
     const attn_job *j = a->job, *k = p->job;
     return p->head == a->head && p->heads == a->heads && p->first == a->first && p->n && !a->u.list.idx &&
-           !p->u.list.idx && !j->turn.p && !k->turn.p && j->scale == k->scale && j->score_stride == k->score_stride &&
+           !p->u.list.idx && !j->rope.p && !k->rope.p && j->scale == k->scale && j->score_stride == k->score_stride &&
            j->bias_stride == k->bias_stride;
 }
 
-/* Runs a piece and those behind it that go with it; returns the first that does not. */
+/* Runs a piece together with the following ones that match it; returns the first that does not. */
 static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_t *groups)
 {
     const attn_job *j = from->job;
@@ -234,7 +236,7 @@ static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_
                       .group = from->heads,
                       .head_dim = d,
                       .work = work,
-                      .turn = f32_at(j->turn, (size_t)(from->first - from->u.list.first) * d),
+                      .rope = f32_at(j->rope, (size_t)(from->first - from->u.list.first) * d),
                       .score_stride = j->score_stride,
                       .bias_stride = j->bias_stride};
     do {
@@ -257,7 +259,7 @@ static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_
     return p;
 }
 
-/* Run for piece 0 of its heads, after all pieces. */
+/* Merges all pieces; called for piece 0 of its heads. */
 static void piece_merge(const cpu_kernels *k, const piece *p)
 {
     const attn_job *j = p->job;
@@ -268,22 +270,22 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
                  p->out + h * d, top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
 }
 
-/* Whether two jobs may read the same rows: queries of one sequence. */
+/* True if two jobs may read the same rows: queries of one sequence. */
 static bool same_rows(const attn_job *a, const attn_job *b)
 {
     return a->rows.k.p == b->rows.k.p && a->rows.v.p == b->rows.v.p && a->rows.type == b->rows.type &&
-           a->rows.turned == b->rows.turned && a->rows.codes.bits == b->rows.codes.bits && n_units(a) == n_units(b) &&
+           a->rows.rotated == b->rows.rotated && a->rows.codes.bits == b->rows.codes.bits && n_units(a) == n_units(b) &&
            a->n_heads == b->n_heads;
 }
 
-/* Orders the pieces of a job, which lie in this order: pieces of two jobs that are equal here read the same rows, or
- * nearly, where these come from lists. */
+/* Returns the sort key of a job's pieces, which are stored in this order. Pieces of two jobs with equal keys read the
+ * same rows, or nearly the same if their rows come from lists. */
 static int64_t rank_of(const piece *p)
 {
     return (int64_t)((uint64_t)p->head << 32 | p->part);
 }
 
-/* Tasks of n jobs with the same rows, whose pieces end at end[i] and follow each other from `from` on. */
+/* Builds tasks for n jobs with the same rows. Their pieces are consecutive from `from` on and end at end[i]. */
 static void share_rows(decode_plan *p, piece *from, piece *const *end, size_t n, size_t most)
 {
     piece *at[TOGETHER];
@@ -304,7 +306,7 @@ static void share_rows(decode_plan *p, piece *from, piece *const *end, size_t n,
     }
 }
 
-/* Puts the pieces into tasks. */
+/* Distributes the pieces to tasks. */
 static void decode_tasks(decode_plan *p, size_t threads)
 {
     size_t most = p->n / (TASKS_A_THREAD * threads);
@@ -321,7 +323,7 @@ static void decode_tasks(decode_plan *p, size_t threads)
     }
 }
 
-/* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
+/* Fills the list of pieces; false after a fault. Sizes follow n_max, which changes less often than n. */
 static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, decode_plan *p)
 {
     cpu_ctx *c = cpu_of(be);
@@ -396,7 +398,7 @@ static row_space row_space_at(unsigned char *p, size_t dim)
     return s;
 }
 
-/* Rows [r0, r0 + n) of a unit; row r is token r / heads, head r % heads. */
+/* Processes rows [r0, r0 + n) of a unit; row r is token r / heads, head r % heads. */
 static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, size_t r0, size_t n, const row_space *s)
 {
     unit u = unit_of(j, i);
@@ -410,10 +412,11 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
         if (r >= n) continue;
         cpu_visible(j, &u.list, t, &s->lo[r], &s->hi[r]);
         k->scale(s->q + r * pad, f32_at(j->q, 0) + row * d, j->scale, d);
-        if (keys.turned) k->turn(s->q + r * pad, d);
+        if (keys.rotated) k->hadamard(s->q + r * pad, d);
     }
-    const bool turned = values.turned;
-    keys.turned = values.turned = false; /* as they are held: queries are turned, and results turned back */
+    const bool rotated = values.rotated;
+    keys.rotated = values.rotated =
+        false; /* rows are used as stored: queries are rotated, and results are rotated back */
     prefill_block b = {.q = s->q,
                        .lo = s->lo,
                        .hi = s->hi,
@@ -433,14 +436,14 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
         bool empty = s->sum[r] == 0;
-        if (turned) k->turn(s->acc + r * pad, d);
+        if (rotated) k->hadamard(s->acc + r * pad, d);
         k->scale(f32_at(j->out, 0) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
         if (j->lse.p) f32_at(j->lse, 0)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);
     }
 }
 
-/* Rows a piece: large enough that packing a key tile is cheap, small enough that each thread gets
- * some pieces, and nearly the same for all. Only speed depends on it. */
+/* Returns the rows of a piece: enough that packing a key tile is cheap, few enough that each thread gets several pieces
+ * of nearly equal size. Affects only speed. */
 static size_t piece_rows(size_t rows, size_t units, size_t threads, size_t tile)
 {
     size_t wanted = (3 * threads + units - 1) / units, least = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
@@ -462,7 +465,7 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     for (size_t i = 0; i < units; i++) add_read(j, list_read(j, i, groups), true);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(be->n_threads)
     for (size_t i = 0; i < units * blocks; i++) {
-        /* the last rows see most keys: they go first, so that no thread starts a long piece last */
+        /* the last rows see most keys, so they run first, and no thread starts a long piece last */
         size_t r0 = (blocks - 1 - i / units) * piece_n, n = rows - r0 < piece_n ? rows - r0 : piece_n;
         row_space s = row_space_at(space + (size_t)threads_id() * bytes, d);
         prefill_piece(k, j, i % units, r0, n, &s);

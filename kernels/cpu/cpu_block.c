@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Probes and block scores: threads around the level's serial kernels. */
+/* Probes and block scores: splits work over threads for the level's serial kernels. */
 #include "config.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ void cpu_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size
     }
 }
 
-/* Sum over the ranks, in their order. */
+/* Returns the sum over the ranks, added in their order. */
 static double sum_of_ranks(backend *be, double x)
 {
     double all[COMM_RANKS_MAX], sum = 0;
@@ -34,7 +34,7 @@ static double sum_of_ranks(backend *be, double x)
     return sum;
 }
 
-/* 1 / (var + average of var / 100) of each channel; false where there is no variance. */
+/* Writes 1 / (var + average of var / 100) of each channel; false if there is no variance. */
 static bool invert_variance(backend *be, float *out, const float *m2, size_t count, size_t dim)
 {
     double floor = 0, by = count > 1 ? 1 / (double)(count - 1) : 0;
@@ -77,8 +77,8 @@ void cpu_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_
     }
 }
 
-/* Mean over the parts of the cosines of probe and one representative; norm: of the probe's parts, squared; NULL: of the
- * inner products. */
+/* Returns the mean over the parts of the cosines of probe and one representative. norm: squared norms of the probe's
+ * parts; NULL: inner products instead. */
 static float block_score(const cpu_kernels *k, const float *probe, const float *norm, const unsigned char *rep, dtype t,
                          size_t part, size_t parts)
 {
@@ -91,8 +91,8 @@ static float block_score(const cpu_kernels *k, const float *probe, const float *
     return sum / (float)parts;
 }
 
-/* The cosine of probe and representative over the heads of all ranks: products and squared norms of the blocks [lo,
- * hi), and of the probe behind them, are added up. */
+/* Computes cosines of probe and representatives over the heads of all ranks: sums the products and squared norms of the
+ * blocks [lo, hi), followed by that of the probe. */
 static void score_all_heads(backend *be, float *score, const float *probe, const block_index *x, size_t lo, size_t hi)
 {
     const cpu_kernels *k = cpu_of(be)->k;
@@ -144,7 +144,7 @@ void cpu_block_score(backend *be, buf score, buf probe, const block_index *x, si
     cpu_over_ranks(be, f32_at(score, 0) + lo, count, !whole);
 }
 
-/* Columns [col, col + n) of a row of the ring get sums (NULL: zeros), anew or added to what is there. */
+/* Stores sums (NULL: zeros) in columns [col, col + n) of a row of the ring, or adds them to the old values. */
 static void fold_run(const cpu_kernels *k, float *row, const float *sum, size_t n, bool anew)
 {
     if (anew) memset(row, 0, n * sizeof *row);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Certificates: bounds of a group of codes once for its rows; lists in order by a sort of their scores' keys, and how
- * many of them are needed from its end on, where sums are small. */
+/* Certificates. The bounds of a group of quantized rows are computed once for all its rows. Lists are sorted by their
+ * scores, and the needed number of entries is searched from the end, where sums are small. */
 #include "config.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ enum { HEADS = 8 };
 
 /* ---- bound ---- */
 
-/* |q| of the heads of a part, and the numbers of the store. */
+/* |q| of the heads of a part, and constants of the store. */
 typedef struct {
     const cpu_kernels *k;
     const float *q;
@@ -31,7 +31,7 @@ static void fill(const bound_group *g, const float *bound, size_t n, float *out)
         for (size_t i = 0; i < n; i++) out[h * g->stride + i] = bound[h];
 }
 
-/* n code rows of one group. */
+/* Computes the bounds of n quantized rows of one group. */
 static void bound_channels(const bound_group *g, const row_source *s, size_t row, size_t n, float *out)
 {
     size_t d = s->head_dim;
@@ -55,12 +55,12 @@ static void bound_exact(const bound_group *g, const row_source *s, size_t row, f
     fill(g, bound, 1, out);
 }
 
-/* Rows [row, row + n) in blocks, some at a time: their widths as rows of floats. */
+/* Computes the bounds of block rows [row, row + n), some at a time, from their widths as rows of floats. */
 static void bound_blocks(const bound_group *g, const row_source *s, size_t row, size_t n, float *out)
 {
     enum { WIDE = 16 };
     size_t d = s->head_dim, bytes = kv_row_bytes(s->type, d);
-    const certify_blocks rule = certify_blocks_of(s->type, s->turned, d);
+    const certify_blocks rule = certify_blocks_of(s->type, s->rotated, d);
     float w[WIDE * HEAD_DIM_MAX], scale[HEAD_DIM_MAX / ROW_BLOCK], all[WIDE];
     for (size_t at = 0; at < n; at += WIDE) {
         size_t some = n - at < WIDE ? n - at : WIDE;
@@ -69,11 +69,11 @@ static void bound_blocks(const bound_group *g, const row_source *s, size_t row, 
             g->k->widen(scale, in + row_code_bytes(s->type, d), DT_F16, d / ROW_BLOCK);
             all[i] = 0;
             for (size_t b = 0; b < d / ROW_BLOCK; b++) all[i] += certify_block_scale(scale[b]);
-            float turn = rule.turn * all[i];
+            float rotation = rule.rotation * all[i];
             for (size_t c = 0; c < d; c++) {
                 int code = s->type == DT_Q8 ? in[c] : in[c / 2] >> c % 2 * 4 & 15;
                 float x = certify_block_width(&rule, s->type, scale[c / ROW_BLOCK], code - qblock_offset(s->type));
-                w[i * d + c] = (x + turn) + rule.least;
+                w[i * d + c] = (x + rotation) + rule.least;
             }
         }
         g->k->dots(out + at, g->stride, g->q, g->heads, d, w, DT_F32, 0, some);
@@ -114,7 +114,7 @@ static void bound_slots(const cpu_kernels *k, const score_job *j, size_t part, s
         const float *in = f32_at(j->q, (part * all + h) * d);
         float *to_head = out + h * j->stride;
         memcpy(q, in, g.heads * d * sizeof *q);
-        for (size_t i = 0; i < g.heads && s.turned; i++) k->turn(q + i * d, d);
+        for (size_t i = 0; i < g.heads && s.rotated; i++) k->hadamard(q + i * d, d);
         for (size_t c = 0; c < g.heads * d; c++) q[c] = fabsf(q[c]);
         if (dtype_in_qblocks(s.type)) {
             bound_blocks(&g, &s, from, to - from, to_head);
@@ -140,7 +140,7 @@ void cpu_certify_bound(backend *be, const score_job *jobs, size_t n)
 
 /* Work space of one thread for lists that see n tokens. */
 typedef struct {
-    float *x, *up, *low; /* logits; exp of the upper and the lower ones over the largest */
+    float *x, *up, *low; /* logits; exp of the upper and the lower ones relative to the largest */
     uint32_t *key, *idx, *other;
 } certify_space;
 
@@ -157,8 +157,7 @@ static certify_space space_at(void *p, size_t n)
     return (certify_space){f, f + each, f + 2 * each, w + 3 * each, w + 4 * each, w + 5 * each};
 }
 
-/* Candidates in the order of choose_job, into s->idx: three passes by 11 bits of their keys, which keep the order of
- * equal ones. */
+/* Sorts candidates to s->idx in the order of choose_job: three stable passes by 11 bits of their keys. */
 static void sort_list(const certify_space *s, const float *x, size_t n)
 {
     enum { BITS = 11, SIZE = 1 << BITS, PASSES = 3 };
@@ -207,8 +206,8 @@ static head_sums sums_of(const cpu_kernels *k, const certify_job *j, size_t h, c
     return all;
 }
 
-/* From all candidates down to `least` of them, in order, while the bound is at most eps: their number, and its bound.
- */
+/* Removes candidates in order, from all down to `least`, while the bound is at most eps. Returns their number and its
+ * bound. */
 static int64_t walk_down(const certify_job *j, const certify_space *s, const head_sums *all, int64_t least, float eps,
                          float *bound)
 {
@@ -233,7 +232,7 @@ static void certify_list(const cpu_kernels *kn, const certify_job *j, size_t lis
     if (most < 0) most = 0;
     int64_t k = j->least < most ? j->least : most;
     if (n > 0) sort_list(s, f32_at(j->order, list * j->stride + (size_t)j->items.lo), (size_t)n);
-    for (int pass = 0; pass < 2; pass++) /* how many for all heads; then the bounds there */
+    for (int pass = 0; pass < 2; pass++) /* first the number for all heads, then the bounds at it */
         for (size_t h = list * group; h < (list + 1) * group; h++) {
             float *bound = f32_at(j->bound, h);
             head_sums all = {0};

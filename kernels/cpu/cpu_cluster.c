@@ -46,10 +46,11 @@ void cpu_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *j
     }
 }
 
-/* ---- choice ---- */
+/* ---- selection ---- */
 
-/* The largest key down to which the weights reach *k: sizes with them, else 1 for each key that is not 0. *k becomes
- * what is left of it within that key. The weights of all reach it. */
+/* Returns the largest key at which the weights of all keys >= it reach *k, which the total weight must do. The weight
+ * of a key is its cluster's size; start NULL: 1 if the key is not 0. *k becomes what remains of it for that key
+ * alone. */
 static uint32_t cut_of(const uint32_t *key, const int32_t *start, int64_t n, int64_t *k)
 {
     uint32_t prefix = 0;
@@ -65,11 +66,11 @@ static uint32_t cut_of(const uint32_t *key, const int32_t *start, int64_t n, int
     return prefix;
 }
 
-/* Takes what k tokens hold; the keys of these clusters become 0. Returns how many others have members. */
+/* Takes clusters that fit k tokens and sets their keys to 0. Returns how many others have members. */
 static int64_t take_best(const cluster_choice *j, size_t head, uint32_t *key)
 {
     const int32_t *start = i32_at(j->x->start, head * (j->x->mean.cap + 1));
-    int64_t left = j->k + 1, others = 0; /* with one token more the last one is too large */
+    int64_t left = j->k + 1, others = 0; /* with one more token, the last one is too large */
     uint32_t cut = j->k >= start[j->n] ? 0 : j->k <= 0 ? UINT32_MAX : cut_of(key, start, j->n, &left);
     left--;
     for (int64_t c = 0; c < j->n; c++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores of tokens by the store's K rows, exact ones and codes: the pairs of a group go into the query once, then its
- * rows are dot products with codes. */
+/* Scores of tokens by the store's K rows, quantized or not. The pairs of a group are multiplied into the query once;
+ * its rows are then dot products with codes. */
 #include "config.h"
 
 #include <string.h>
@@ -16,14 +16,14 @@ void cpu_coded_add(backend *be, const index_add_job *jobs, size_t n)
     ref_coded_add(be, jobs, n);
 }
 
-/* Up to HEADS query heads of a kv head, [heads][head_dim], and where their scores go. */
+/* Up to HEADS query heads of a kv head, [heads][head_dim], and the stride of their scores. */
 typedef struct {
     const cpu_kernels *k;
     const float *q;
     size_t heads, stride;
 } head_group;
 
-/* Code rows [row, row + n) of one group. */
+/* Scores quantized rows [row, row + n) of one group. */
 static void by_channel(const head_group *g, const row_source *s, size_t row, size_t n, float *out)
 {
     size_t d = s->head_dim;
@@ -86,18 +86,18 @@ size_t cpu_rows_alike(const row_source *s, size_t from, size_t to)
     return n;
 }
 
-/* Rows that are turned, none of which is in codes: queries are turned as they are. */
-static void score_turned(const cpu_kernels *k, const score_job *j, const row_source *s, const float *q, size_t heads,
-                         size_t from, size_t to, float *out)
+/* Scores rotated rows, none of which is quantized, with rotated queries. */
+static void score_rotated(const cpu_kernels *k, const score_job *j, const row_source *s, const float *q, size_t heads,
+                          size_t from, size_t to, float *out)
 {
     size_t d = s->head_dim;
-    float turned[HEADS * HEAD_DIM_MAX];
+    float rotated[HEADS * HEAD_DIM_MAX];
     for (size_t h = 0; h < heads; h += HEADS) {
         size_t some = heads - h < HEADS ? heads - h : HEADS;
-        memcpy(turned, q + h * d, some * d * sizeof *q);
-        for (size_t i = 0; i < some; i++) k->turn(turned + i * d, d);
-        k->dots(out + h * j->stride, j->stride, turned, some, d, s->exact + from * kv_row_bytes(s->type, d), s->type, 0,
-                to - from);
+        memcpy(rotated, q + h * d, some * d * sizeof *q);
+        for (size_t i = 0; i < some; i++) k->hadamard(rotated + i * d, d);
+        k->dots(out + h * j->stride, j->stride, rotated, some, d, s->exact + from * kv_row_bytes(s->type, d), s->type,
+                0, to - from);
     }
 }
 
@@ -108,8 +108,8 @@ static void score_slots(const cpu_kernels *k, const score_job *j, size_t part, s
     row_source s = cpu_rows(rows, false, part);
     size_t d = s.head_dim, heads = j->n_heads / parts, row_bytes = kv_row_bytes(s.type, d);
     const float *q = f32_at(j->q, part * heads * d);
-    if (s.turned) {
-        score_turned(k, j, &s, q, heads, from, to, out);
+    if (s.rotated) {
+        score_rotated(k, j, &s, q, heads, from, to, out);
         return;
     }
     for (size_t t = from, n; t < to; t += n, out += n) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantized rows: where they lie, and the ops on them, split over heads and blocks of rows. */
+/* Ops on quantized rows, split over heads and blocks of rows. */
 #include "config.h"
 
 #include "kernels/cpu/cpu.h"
@@ -9,7 +9,7 @@
 
 enum { FETCH_ROWS = 256, ENCODE_ROWS = 64 };
 
-/* In pieces that begin at groups. */
+/* Splits work into pieces that start at groups. */
 void cpu_codes_encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
 {
     const cpu_kernels *kernels = cpu_of(be)->k;
@@ -25,9 +25,9 @@ void cpu_codes_encode(backend *be, const kv_rows *r, bool value, buf src, size_t
     }
 }
 
-enum { DEMOTE_ROWS = ENCODE_ROWS + 1024 }; /* a group has at most so many behind a multiple of ENCODE_ROWS */
+enum { DEMOTE_ROWS = ENCODE_ROWS + 1024 }; /* a group extends at most so far past a multiple of ENCODE_ROWS */
 
-/* Rows [i0, i0 + n) of a job, of K or V in region h. */
+/* Moves rows [i0, i0 + n) of a job, of K or V in region h. */
 static void demote_some(const cpu_kernels *kernels, const demote_job *j, bool value, size_t h, size_t i0, size_t n)
 {
     row_source to = cpu_rows(j->to, value, h), from = cpu_rows(j->from, value, h);
@@ -39,8 +39,8 @@ static void demote_some(const cpu_kernels *kernels, const demote_job *j, bool va
         float x[HEAD_DIM_MAX];
         rows += (h * j->to->cap + j->first + i0) * row;
         for (size_t i = 0; i < n; i++) {
-            kernels->get_row(x, from.exact + (size_t)slot[i] * kv_row_bytes(from.type, d), from.type, from.turned, d);
-            kernels->put_row(rows + i * row, x, j->to->type, to.turned, d);
+            kernels->get_row(x, from.exact + (size_t)slot[i] * kv_row_bytes(from.type, d), from.type, from.rotated, d);
+            kernels->put_row(rows + i * row, x, j->to->type, to.rotated, d);
         }
         return;
     }
@@ -49,7 +49,7 @@ static void demote_some(const cpu_kernels *kernels, const demote_job *j, bool va
     code += to.code - code, pair += to.pair - pair;
     to.exact = from.exact;
     to.type = from.type;
-    to.turned = from.turned;
+    to.rotated = from.rotated;
     to.factor = value ? NULL : f32_at(j->factor, h * d);
     kernels->encode(code, pair, &to, src, j->first + i0, n);
 }
@@ -61,7 +61,7 @@ void cpu_codes_demote(backend *be, const demote_job *j)
     size_t blocks = (j->n + step - 1) / step, halves = 2 * j->to->n_kv_heads;
     if (!cpu_dim_fits(be, j->to->head_dim)) return;
     if (step > DEMOTE_ROWS) {
-        err_set(&be->fault, ST_UNSUPPORTED, "demote: groups of %zu rows, at most 1024", group);
+        err_set(&be->fault, ST_UNSUPPORTED, "demote: groups of %zu rows: must be at most 1024", group);
         return;
     }
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, j->n *halves * j->to->head_dim * 8))
@@ -91,12 +91,12 @@ void cpu_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool val
 {
     const cpu_kernels *kernels = cpu_of(be)->k;
     size_t d = rows->head_dim, all = n * rows->n_kv_heads;
-    bool turned = rows->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    bool rotated = rows->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K);
     if (!cpu_dim_fits(be, d)) return;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, all *d * 8))
     for (size_t i = 0; i < all; i++) {
         unsigned char row[HEAD_DIM_MAX * sizeof(float)];
-        kernels->put_row(row, f32_at(in, i * d), rows->type, turned, d);
-        kernels->get_row(f32_at(out, i * d), row, rows->type, turned, d);
+        kernels->put_row(row, f32_at(in, i * d), rows->type, rotated, d);
+        kernels->get_row(f32_at(out, i * d), row, rows->type, rotated, d);
     }
 }

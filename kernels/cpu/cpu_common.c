@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the ops: scratch memory, sums over ranks, rows as kernels take them. */
+/* Code shared by the ops: scratch memory, sums over ranks, rows in the kernels' format. */
 #include "config.h"
 
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 
-/* Address space costs nothing until it is touched; small contexts then never reallocate. */
+/* Address space is free until it is touched, so small contexts never reallocate. */
 enum { SCRATCH_MIN = 4 << 20 };
 
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what)
@@ -34,7 +34,7 @@ void cpu_over_ranks(backend *be, float *x, size_t n, bool mean)
 bool cpu_dim_fits(backend *be, size_t head_dim)
 {
     if (head_dim <= HEAD_DIM_MAX) return true;
-    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", head_dim, (int)HEAD_DIM_MAX);
+    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu: must be at most %d", head_dim, (int)HEAD_DIM_MAX);
     return false;
 }
 
@@ -44,7 +44,7 @@ row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
     size_t d = r->head_dim, region = kv_head * r->cap * kv_row_bytes(r->type, d);
     row_source s = {.exact = (value ? r->v : r->k).p + region,
                     .type = r->type,
-                    .turned = r->turned & (value ? KV_TURNED_V : KV_TURNED_K),
+                    .rotated = r->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K),
                     .head_dim = d,
                     .bits = c->bits};
     if (c->bits == 0) return s;

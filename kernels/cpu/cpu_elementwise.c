@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* Norms, rotation, activation, tables and KV rows: threads around the level's serial kernels. */
+/* Norms, rotation, activation, tables and KV rows: splits work over threads for the level's serial kernels. */
 #include "config.h"
 
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/ops_weights.h"
 
 void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
     const int32_t *id = (const int32_t *)(void *)ids.p;
-    size_t row = table.cols * dtype_size(table.type);
+    size_t row = dtype_in_qblocks(table.type) ? 0 : table.cols * dtype_size(table.type);
 #pragma omp parallel num_threads(cpu_team(be, n *table.cols))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
-        for (size_t i = a; i < b; i++)
-            cpu_of(be)->k->widen(f32_at(out, 0) + i * table.cols, table.p.p + (size_t)id[i] * row, table.type,
-                                 table.cols);
+        for (size_t i = a; i < b; i++) {
+            float *to = f32_at(out, 0) + i * table.cols;
+            if (dtype_in_qblocks(table.type)) qblock_row(to, table.p.p, table.type, table.cols, (size_t)id[i]);
+            else cpu_of(be)->k->widen(to, table.p.p + (size_t)id[i] * row, table.type, table.cols);
+        }
     }
 }
 
@@ -53,7 +56,7 @@ void cpu_add(backend *be, buf x, buf y, size_t n)
     }
 }
 
-/* The C library's sincos reduces any double exactly, also p * f beyond 10^6. */
+/* The C library's sincos reduces any double exactly, even p * f above 10^6. */
 void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
     (void)be; /* unused without OpenMP */
@@ -90,12 +93,12 @@ static void write_head(const cpu_kernels *kn, const kv_write_job *j, size_t h)
         size_t slot =
             j->slots.p ? (size_t)i64_at(j->slots, 0)[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
         size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
-        kn->put_row(rows->k.p + to, f32_at(j->k, from), rows->type, rows->turned & KV_TURNED_K, d);
-        if (j->v.p) kn->put_row(rows->v.p + to, f32_at(j->v, from), rows->type, rows->turned & KV_TURNED_V, d);
+        kn->put_row(rows->k.p + to, f32_at(j->k, from), rows->type, rows->rotated & KV_ROTATED_K, d);
+        if (j->v.p) kn->put_row(rows->v.p + to, f32_at(j->v, from), rows->type, rows->rotated & KV_ROTATED_V, d);
     }
 }
 
-/* A thread has whole heads of sequences, and writes their tokens in order: a slot that occurs twice keeps the last. */
+/* A thread has whole heads of sequences and writes their tokens in order, so the last write to a repeated slot wins. */
 void cpu_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
 {
     size_t heads = jobs->rows->n_kv_heads;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Column sums: one item is a group of heads and a tile of keys. The other ops of eviction touch a few
- * numbers a row and are those of ref. */
+/* Column sums: one work item is a group of heads and a tile of keys. The other ops of eviction touch a few numbers a
+ * row and use ref's code. */
 #include "config.h"
 
 #include <string.h>
@@ -18,13 +18,13 @@ typedef struct {
     buf sum;
 } call;
 
-/* Per-thread arrays of an item. */
+/* Per-thread arrays of a work item. */
 typedef struct {
     float *k, *sum, *work;
     uint8_t *lo, *hi;
 } tile_space;
 
-/* kv heads that a group reads, and its heads at each. */
+/* Returns the number of kv heads that a group reads; per_kv: query heads at each. */
 static size_t group_kv(const call *c, size_t *per_kv)
 {
     size_t heads = c->j->n_heads / c->n_groups, group = c->j->n_heads / c->j->rows.n_kv_heads;
@@ -50,13 +50,13 @@ static tile_space space_at(const call *c, unsigned char *p)
     return s;
 }
 
-/* An entry, counted from the tile's first, or the nearer end of the tile's n. */
+/* Returns an entry's index in a tile of n keys, clamped to its ends. */
 static uint8_t within(int64_t i, size_t n)
 {
     return (uint8_t)(i < 0 ? 0 : i < (int64_t)n ? i : (int64_t)n);
 }
 
-/* What each query sees of the tile; false: nothing. */
+/* Computes the range of the tile that each query sees; false if none sees any of it. */
 static bool see(const call *c, const attn_list *l, int64_t i0, size_t n, tile_space *s)
 {
     bool any = false;
@@ -70,7 +70,7 @@ static bool see(const call *c, const attn_list *l, int64_t i0, size_t n, tile_sp
     return any;
 }
 
-/* K rows of the tile in all kv heads of the group. */
+/* Gathers the K rows of the tile in all kv heads of the group. */
 static void gather(backend *be, const call *c, const attn_list *l, size_t kv0, size_t n_kv, int64_t i0, size_t n,
                    float *out)
 {
@@ -83,7 +83,7 @@ static void gather(backend *be, const call *c, const attn_list *l, size_t kv0, s
     }
 }
 
-/* Entries [i0, i0 + PREFILL_KEYS) of group g. */
+/* Processes entries [i0, i0 + PREFILL_KEYS) of group g. */
 static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
 {
     const attn_job *j = c->j;
@@ -107,7 +107,7 @@ static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
                          .lo = s.lo,
                          .hi = s.hi,
                          .scale = j->scale,
-                         .share = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
+                         .factor = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
                          .max = c->how == COMBINE_MAX,
                          .sum = s.sum,
                          .work = s.work};
@@ -116,7 +116,7 @@ static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
     memcpy(sum, s.sum, n * sizeof *sum);
 }
 
-/* The same from scores. */
+/* Does the same from scores. */
 static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
 {
     const attn_job *j = c->j;
@@ -128,7 +128,7 @@ static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
                    .stride = j->score_stride,
                    .heads = heads,
                    .n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS,
-                   .share = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
+                   .factor = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
                    .max = c->how == COMBINE_MAX,
                    .add = c->add,
                    .sum = f32_at(c->sum, 0) + g * c->stride + i0};

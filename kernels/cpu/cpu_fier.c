@@ -15,7 +15,7 @@ static unsigned char *ring_row(const fier_index *x, size_t head, size_t pos)
     return x->ring.p + (head * x->group + pos % x->group) * x->head_dim * dtype_size(x->type);
 }
 
-/* New keys of the positions from `first` on. */
+/* New keys at the positions from `first` on. */
 typedef struct {
     const fier_index *x;
     const cpu_kernels *kn;
@@ -23,7 +23,7 @@ typedef struct {
     size_t first, end;
 } new_keys;
 
-/* Key of position pos as the store rounds it, from the ring if it is an older one. */
+/* Reads the key at position pos as the store rounds it, an earlier one from the ring. */
 static void key_row(float *out, const new_keys *n, size_t head, size_t pos)
 {
     const fier_index *x = n->x;
@@ -37,7 +37,7 @@ static void key_row(float *out, const new_keys *n, size_t head, size_t pos)
     n->kn->widen(out, half, x->type, d);
 }
 
-/* One group of one head: tokens [begin, to). rows: space for to - begin rows. */
+/* Sets one group of one head: tokens [begin, to). rows: space for to - begin rows. */
 static void set_group(const new_keys *n, size_t head, size_t begin, size_t to, float *rows)
 {
     const fier_index *x = n->x;
@@ -54,7 +54,7 @@ static void set_group(const new_keys *n, size_t head, size_t begin, size_t to, f
         n->kn->fier_bits(bits + p / 32 * words * 32 + p % 32, z, rows + (p - begin) * d, d);
 }
 
-/* All groups that the new keys touch, and the ring. */
+/* Updates all groups that the new keys touch, and the ring. */
 static void add_head(const new_keys *n, size_t head, float *rows)
 {
     const fier_index *x = n->x;
@@ -84,7 +84,7 @@ void cpu_fier_add(backend *be, const index_add_job *jobs, size_t n)
     }
 }
 
-/* A job's queries. */
+/* Queries of a job. */
 typedef struct {
     const fier_index *x;
     const cpu_kernels *kn;
@@ -97,13 +97,13 @@ static scorer scorer_of(const cpu_kernels *kn, const score_job *j, size_t parts)
     return (scorer){.x = j->index, .kn = kn, .q = f32_at(j->q, 0), .group = j->n_heads / parts};
 }
 
-/* Those of part i, s->group each. */
+/* Returns the queries of part i, s->group of them. */
 static const float *queries(const scorer *s, size_t i)
 {
     return s->q + i * s->group * s->x->head_dim;
 }
 
-/* Tokens [t0, t1) of a kv head to out[h * stride + t - t0] for s->group queries q [h]. */
+/* Scores tokens [t0, t1) of a kv head for s->group queries q: out[h * stride + t - t0]. */
 static void score_tokens(const scorer *s, size_t kv, const float *q, size_t t0, size_t t1, float *out, size_t stride)
 {
     const fier_index *x = s->x;
@@ -132,7 +132,7 @@ static void score_of_part(const cpu_kernels *kn, const score_job *j, size_t part
     score_tokens(&s, part * s.x->n_kv_heads / parts, queries(&s, part), from, to, out, j->stride);
 }
 
-/* All votes of a kv head. piece [group][VOTE_CHUNK]: scores, which are made again where they are needed again. */
+/* Computes all votes of a kv head. piece [group][VOTE_CHUNK]: scores, recomputed when needed again. */
 static void vote_list_alone(const scorer *s, const vote_list *v, size_t kv, size_t lo, float *piece)
 {
     for (size_t c = 0; c < v->of->chunks; c++) {
@@ -154,8 +154,8 @@ static vote_lists votes_of_job(const score_job *j, size_t group)
     return votes_of(f32_at(j->votes, 0) + j->items.lo, j->stride, group, (size_t)(j->items.hi - j->items.lo), j->scale);
 }
 
-/* A kv head of a job is one thread's, and its scores and their exp stay in that thread's cache; where that leaves
- * threads idle, scoring and combining share the work out better. */
+/* Each kv head of a job is processed by one thread, whose cache holds its scores and their exp. If that would leave
+ * threads idle, scoring and combining in separate steps distributes the work better. */
 static void fier_votes(backend *be, const score_job *jobs, size_t n)
 {
     const cpu_kernels *kn = cpu_of(be)->k;

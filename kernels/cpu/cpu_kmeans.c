@@ -6,14 +6,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
 
-enum { LANES = 16 /* of any level, at most */, CHUNK = 512 /* rows of a thread at a time: only speed depends on it */ };
+enum { LANES = 16 /* maximum of all levels */, CHUNK = 512 /* rows of a thread at a time; affects only speed */ };
 
 /* Jobs with their work space. */
 typedef struct {
     const kmeans_job *jobs;
     const cpu_kernels *k;
-    size_t n, units, dim; /* units of a job: a sub-space of a head */
-    size_t count, rows;   /* the largest of a job */
+    size_t n, units, dim; /* units of a job: one for each sub-space of a head */
+    size_t count, rows;   /* maximum over the jobs */
     double *sum;          /* [threads][count][dim + 1] */
     float *bias, *wide;   /* [n * units][count], [n * units][count][dim] */
     int team;
@@ -48,7 +48,7 @@ static unit unit_of(const work *w, size_t i, bool trains)
     return u;
 }
 
-/* Keys in n slots from `slot` on; the unit's channels of row i lie at out + i * head_dim. */
+/* Reads keys of n slots from `slot` on; the unit's channels of row i are at out + i * head_dim. */
 static const float *rows_of(const unit *u, int64_t slot, size_t n, float *out)
 {
     size_t d = u->j->rows->head_dim;
@@ -63,17 +63,17 @@ static size_t some(const unit *u, size_t at, size_t end)
     return end - at < u->k->lanes ? end - at : u->k->lanes;
 }
 
-/* Codes of the rows [at, end) of the job. */
+/* Assigns the rows [at, end) of the job to centroids. */
 static void code_rows(const unit *u, size_t at, size_t end)
 {
-    float rows[LANES * HEAD_DIM_MAX], turned[LANES * HEAD_DIM_MAX], best[LANES];
+    float rows[LANES * HEAD_DIM_MAX], transposed[LANES * HEAD_DIM_MAX], best[LANES];
     size_t lanes = u->k->lanes, d = u->j->rows->head_dim;
     for (size_t n; at < end; at += n) {
         n = some(u, at, end);
         const float *x = rows_of(u, u->j->first + (int64_t)at, n, rows);
         for (size_t c = 0; c < u->dim; c++)
-            for (size_t i = 0; i < lanes; i++) turned[c * lanes + i] = i < n ? x[i * d + c] : 0;
-        u->k->nearest(best, turned, u->dim, u->centroid, u->bias, u->j->count);
+            for (size_t i = 0; i < lanes; i++) transposed[c * lanes + i] = i < n ? x[i * d + c] : 0;
+        u->k->nearest(best, transposed, u->dim, u->centroid, u->bias, u->j->count);
         for (size_t i = 0; i < n; i++) {
             size_t to = (at + i) * u->stride;
             if (u->wide) ((int32_t *)(void *)u->code.p)[to] = (int32_t)best[i];
@@ -96,7 +96,7 @@ static void start(const unit *u)
     set_biases(u);
 }
 
-/* New centroids by the codes of all rows; false: nothing moved. */
+/* Computes new centroids from the codes of all rows; false if none moved. */
 static bool move(const unit *u, double *sum)
 {
     const kmeans_job *j = u->j;
@@ -118,7 +118,7 @@ static bool move(const unit *u, double *sum)
     return true;
 }
 
-/* Threads share rows of all units. */
+/* Assigns all rows, distributed over the threads. */
 static void code_all(const work *w, bool trains)
 {
     size_t chunks = (w->rows + CHUNK - 1) / CHUNK;

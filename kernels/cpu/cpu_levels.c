@@ -15,7 +15,7 @@
 #include <sys/auxv.h>
 #endif
 
-/* configure --with-simd leaves levels out. */
+/* configure --with-simd may exclude levels. */
 #ifdef HAVE_AVX2_KERNELS
 #define KERNELS_AVX2 &cpu_kernels_avx2
 #else
@@ -41,7 +41,7 @@ static bool always(void)
 static bool has_avx2(void)
 {
     unsigned a, b, c = 0, d;
-    /* F16C by hand: Clang 14's __builtin_cpu_supports does not know it */
+    /* F16C via CPUID: Clang 14's __builtin_cpu_supports does not know it */
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return false;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
@@ -52,8 +52,8 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. All CPUs that have it but Cooper Lake, which takes the level
- * below, have VBMI and GFNI. */
+/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. All CPUs with it have VBMI and GFNI except Cooper Lake, which uses the next
+ * lower level. */
 static bool has_avx512_bf16(void)
 {
     unsigned a = 0, b, c, d;
@@ -69,7 +69,7 @@ static bool has_neon_dot(void)
 }
 #endif
 
-/* Ascending; the last usable one is taken. */
+/* Ascending; the last usable level is chosen. */
 static const cpu_level levels[] = {
     {"generic", &cpu_kernels_generic, false, always},
 #ifdef HAVE_X86_KERNELS
@@ -78,7 +78,7 @@ static const cpu_level levels[] = {
     {"avx512_bf16", KERNELS_AVX512_BF16, true, has_avx512_bf16},
 #endif
 #ifdef HAVE_NEON_KERNELS
-    {"neon", &cpu_kernels_neon, false, always}, /* every AArch64 has it */
+    {"neon", &cpu_kernels_neon, false, always}, /* supported by every AArch64 CPU */
     {"neon_dot", &cpu_kernels_neon_dot, false, has_neon_dot},
 #endif
 };
@@ -96,22 +96,22 @@ status cpu_choose_level(const cpu_level **out, err *e)
     for (size_t i = 0; i < N_LEVELS; i++) {
         if (strcmp(want, levels[i].name) != 0) continue;
         if (!levels[i].usable())
-            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: this CPU lacks it; its best level is %s", want,
+            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: not supported by this CPU; its best level is %s", want,
                            levels[best].name);
         if (!levels[i].kernels)
-            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: this build lacks it (configure --with-simd=all)", want);
+            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: not in this build; configure with --with-simd=all", want);
         *out = &levels[i];
         return ST_OK;
     }
-    char names[64] = "generic"; /* of this build */
+    char names[64] = "generic"; /* levels of this build */
     for (size_t i = 1, n = strlen(names); i < N_LEVELS && n < sizeof names; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, ", %s", levels[i].name);
-    return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s' (%s)", want, names);
+    return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s'; use one of: %s", want, names);
 }
 
 const cpu_kernels *cpu_best_kernels(void)
 {
-    static _Atomic(const cpu_kernels *) chosen; /* asking a virtual machine's CPU takes microseconds */
+    static _Atomic(const cpu_kernels *) chosen; /* CPUID takes microseconds on a virtual machine */
     const cpu_kernels *k = atomic_load(&chosen);
     const cpu_level *level;
     if (k) return k;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* linear: few rows, or exact: our kernels, all jobs in one parallel region; many rows: a vendor's
- * GEMM, on bf16 as stored where the CPU multiplies it, else on panels of w widened to float32; weights
- * in blocks: on panels of bf16 or float32, or our own kernel where the level multiplies bytes faster. */
+/* linear. Few rows of x, or exact: our kernels, all jobs in one parallel region. Many rows: a vendor's GEMM, on stored
+ * bf16 if the CPU supports its products, otherwise on panels of w widened to float32. Weights in blocks: on panels of
+ * bf16 or float32, or our own kernel if the level multiplies bytes faster. */
 #include "config.h"
 
 #include <string.h>
@@ -10,22 +10,22 @@
 #include "kernels/cpu/threads.h"
 
 enum {
-    WIDEN_ABOVE = 48,             /* rows of x: for fewer ones it takes longer than a vendor's product saves */
-    SLICE = 512,                  /* rows of x that our own products take at a time: they stay in the caches */
-    PANEL_BYTES = 4 * 1024 * 1024 /* of widened w: stays in L3 between widening and use */
+    WIDEN_ABOVE = 48,             /* rows of x; with fewer, widening takes longer than a vendor's product saves */
+    SLICE = 512,                  /* rows of x that our own products process at a time, to stay in the caches */
+    PANEL_BYTES = 4 * 1024 * 1024 /* size of widened w that stays in L3 between widening and use */
 };
 
-/* What the jobs of one call share. */
+/* Data shared by the jobs of one call. */
 typedef struct {
     const cpu_kernels *k;
     const float *x; /* rows [first, first + n) of the call */
     size_t first, n;
     bool exact;
-    x8_rows x8;  /* weights in blocks, not exact */
-    float *wide; /* exact: a group of them for each thread */
+    x8_rows x8;  /* for weights in blocks, if not exact */
+    float *wide; /* exact: a widened group for each thread */
 } product;
 
-/* Rows of one job's output; r0 is a multiple of QBLOCK_ROWS. */
+/* Computes rows of one job's output; r0 is a multiple of QBLOCK_ROWS. */
 static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1)
 {
     const weight *w = &j->w;
@@ -48,7 +48,7 @@ static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1
     }
 }
 
-/* Groups [from, to) of QBLOCK_ROWS rows of all jobs' outputs laid end to end. */
+/* Computes groups [from, to) of QBLOCK_ROWS rows of the concatenated outputs of all jobs. */
 static void jobs_span(const product *p, const linear_job *jobs, size_t n_jobs, size_t from, size_t to)
 {
     size_t base = 0;
@@ -61,7 +61,7 @@ static void jobs_span(const product *p, const linear_job *jobs, size_t n_jobs, s
     }
 }
 
-/* Scratch for weights in blocks; false after a fault. */
+/* Allocates scratch for weights in blocks; false after a fault. */
 static bool product_prepare(backend *be, product *p, size_t cols)
 {
     cpu_ctx *c = cpu_of(be);
@@ -72,14 +72,15 @@ static bool product_prepare(backend *be, product *p, size_t cols)
     }
     size_t blocks = qblock_count(cols), n = p->n * blocks;
     unsigned char *at =
-        cpu_scratch(be, &c->bytes, n, QBLOCK_COLS + sizeof(float) + sizeof(int32_t), "8-bit activations");
+        cpu_scratch(be, &c->bytes, n, QBLOCK_COLS + sizeof(float) + 2 * sizeof(int32_t), "8-bit activations");
     if (!at) return false;
-    unsigned char *scale = at + n * QBLOCK_COLS, *sum = scale + n * sizeof(float);
-    p->x8 = (x8_rows){(int8_t *)at, (float *)(void *)scale, (int32_t *)(void *)sum, p->n, blocks};
+    float *scale = (float *)(void *)(at + n * QBLOCK_COLS);
+    int32_t *sum = (int32_t *)(void *)(scale + n);
+    p->x8 = (x8_rows){(int8_t *)at, scale, sum, sum + n, p->n, blocks};
     return true;
 }
 
-/* This thread's part of x in 8 bits. */
+/* Rounds this thread's part of x to 8 bits. */
 static void round_x(const product *p, size_t cols)
 {
     size_t a, b, blocks = p->x8.blocks;
@@ -91,7 +92,7 @@ static void round_x(const product *p, size_t cols)
     }
 }
 
-/* Rows [first, first + n) of x. */
+/* Processes rows [first, first + n) of x. */
 static void linear_slice(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t first, size_t n,
                          bool exact)
 {
@@ -120,7 +121,7 @@ static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, c
     for (size_t i = 0; i < n; i += SLICE) linear_slice(be, jobs, n_jobs, x, i, n - i < SLICE ? n - i : SLICE, exact);
 }
 
-/* Rows [r0, r1) of w, f32 or (weights in blocks) bf16, with all threads. */
+/* Widens rows [r0, r1) of w to f32 or (weights in blocks) bf16, with all threads. */
 static void widen_rows(backend *be, void *out, dtype to, const weight *w, size_t r0, size_t r1)
 {
     const cpu_kernels *k = cpu_of(be)->k;
@@ -158,7 +159,7 @@ static void add_bias(backend *be, const linear_job *j, const float *bias, size_t
     }
 }
 
-/* x w^T on panels of w that are widened to `to`; x is of the same type. */
+/* Computes x w^T on panels of w that are widened to `to`; x has the same type. */
 static void linear_panels(backend *be, const linear_job *j, dtype to, const void *x, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
@@ -187,7 +188,7 @@ static void linear_f32(backend *be, const linear_job *j, const float *x, size_t 
 static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    uint16_t *half = NULL; /* x in bf16, made once for all jobs that want it */
+    uint16_t *half = NULL; /* x in bf16, made once for all jobs that need it */
     size_t k = jobs[0].w.cols;
     for (size_t i = 0; i < n_jobs; i++) {
         const linear_job *j = &jobs[i];
@@ -213,14 +214,20 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
     }
 }
 
-/* Rows of x that our own products are taken for. */
+/* True if the level multiplies codes of a type faster than a vendor's GEMM multiplies panels. */
+static bool bytes_are_faster(const cpu_kernels *k, qblock_kind kind)
+{
+    return !kind.floats && k->qblock_gemm >> kind.bits & 1;
+}
+
+/* Returns the maximum of rows of x for which our own products are used. */
 static size_t own_rows(backend *be, const linear_job *jobs, size_t n_jobs)
 {
     const cpu_ctx *c = cpu_of(be);
     size_t least = SIZE_MAX;
     for (size_t j = 0; j < n_jobs; j++) {
         dtype t = jobs[j].w.type;
-        bool ours = (t == DT_Q8 && c->k->q8_gemm) || (t == DT_Q4 && c->k->q4_gemm) || !c->gemm;
+        bool ours = !c->gemm || (dtype_in_qblocks(t) && bytes_are_faster(c->k, qblock_kind_of(t)));
         bool as_stored = t == DT_F32 || (t == DT_BF16 && c->bf16_gemm);
         size_t rows = ours ? SIZE_MAX : as_stored ? LINEAR_ALIKE : WIDEN_ABOVE;
         if (rows < least) least = rows;

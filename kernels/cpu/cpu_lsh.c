@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables of hashes: tokens in blocks, tables and query heads are shared by threads. */
+/* Hash tables: blocks of tokens, tables and query heads are distributed over threads. */
 #include "config.h"
 
 #include <math.h>
@@ -10,14 +10,14 @@
 #include "kernels/ref/ref.h"
 
 enum {
-    TOKENS = 64,  /* of a piece of hashing, and */
-    TABLES = 4,   /* tables of it, whose planes, keys and products lie in L1 */
-    PLANES = 160, /* of a piece of a query's products */
-    ASKED = 64,   /* tables whose buckets are asked for before one is read */
+    TOKENS = 64,  /* tokens of a hashing piece */
+    TABLES = 4,   /* tables of a hashing piece, whose planes, keys and products fit L1 */
+    PLANES = 160, /* planes of a piece of a query's products */
+    TOUCHED = 64, /* tables whose buckets are touched (loaded) before one is read */
     ROWS = 32     /* samples whose keys are read together */
 };
 
-/* Codes and norms of n tokens from t0 on. */
+/* Computes codes and norms of n tokens from t0 on. */
 static void hash_block(const cpu_kernels *k, uint16_t *code, const lsh_index *x, const kv_rows *rows, size_t head,
                        int64_t t0, size_t n)
 {
@@ -54,7 +54,7 @@ void cpu_lsh_build(backend *be, const lsh_index *x, const kv_rows *rows, slot_ra
     }
 }
 
-/* The first of the entries [lo, hi) that is a token from t on. */
+/* Returns the first of the sorted entries [lo, hi) that is at least t. */
 static const int32_t *from(const int32_t *lo, const int32_t *hi, int64_t t)
 {
     while (lo < hi && *lo < t) {
@@ -65,37 +65,37 @@ static const int32_t *from(const int32_t *lo, const int32_t *hi, int64_t t)
     return lo;
 }
 
-/* Reads all lines, which waits for none of them. Prefetches would be dropped where their page has no translation at
- * hand, as here most have. */
-static void ask(const void *from, const void *to)
+/* Loads all lines without waiting for them. Prefetches would be dropped on a TLB miss, which is the usual case here. */
+static void touch(const void *from, const void *to)
 {
     for (const unsigned char *p = from; p < (const unsigned char *)to; p += 64)
         (void)*(const volatile unsigned char *)p;
 }
 
-/* Tokens of a word of hits: bit i of its lower half is set by the first hit, of its upper half by more. */
+/* Tokens of a word of hits: the first hit sets bit i of the lower half, further hits bit i of the upper half. */
 enum { WORD = 32 };
 
-/* Hits of query head h; the bytes of the entries that were read. Borders and entries come from all over the tables. */
+/* Marks the hits of query head h; returns the bytes of the entries read. Bucket borders and entries are spread over the
+ * tables. */
 static size_t mark(const cpu_kernels *k, const lsh_job *j, size_t h, uint64_t *hits)
 {
     const lsh_index *x = j->x;
     size_t first = h / (j->n_heads / x->n_kv_heads) * x->tables, borders = lsh_buckets(x), read = 0;
     const float *dots = f32_at(j->dots, h * x->tables * x->bits);
-    for (size_t l = 0; l < x->tables; l += ASKED) {
-        uint16_t code[ASKED];
-        size_t n = x->tables - l < ASKED ? x->tables - l : ASKED;
-        const int32_t *lo[ASKED], *hi[ASKED], *border[ASKED];
+    for (size_t l = 0; l < x->tables; l += TOUCHED) {
+        uint16_t code[TOUCHED];
+        size_t n = x->tables - l < TOUCHED ? x->tables - l : TOUCHED;
+        const int32_t *lo[TOUCHED], *hi[TOUCHED], *border[TOUCHED];
         k->lsh_codes(code, dots + l * x->bits, x->bits, n, x->bits);
         for (size_t i = 0; i < n; i++) {
             border[i] = i32_at(x->start, (first + l + i) * borders + code[i]);
-            ask(border[i], border[i] + 2);
+            touch(border[i], border[i] + 2);
         }
         for (size_t i = 0; i < n; i++) {
             const int32_t *entry = i32_at(x->entry, (first + l + i) * x->cap);
             lo[i] = entry + border[i][0];
             hi[i] = entry + border[i][1];
-            ask(lo[i], hi[i]);
+            touch(lo[i], hi[i]);
         }
         for (size_t i = 0; i < n; i++) {
             const int32_t *p = from(lo[i], hi[i], j->range.first);
@@ -109,7 +109,7 @@ static size_t mark(const cpu_kernels *k, const lsh_job *j, size_t h, uint64_t *h
     return read * sizeof(int32_t);
 }
 
-/* The logs of the chances of the n tokens of a sample. */
+/* Computes the biases of the n tokens of a sample. */
 static void weigh(const cpu_kernels *k, const lsh_job *j, size_t h, const int32_t *idx, size_t n)
 {
     const lsh_index *x = j->x;
@@ -121,8 +121,8 @@ static void weigh(const cpu_kernels *k, const lsh_job *j, size_t h, const int32_
     for (size_t i = 0; i < n; i += ROWS) {
         size_t some = n - i < ROWS ? n - i : ROWS;
         for (size_t next = i + ROWS; next < n && next < i + 2 * ROWS && !s.bits; next++) {
-            ask(s.exact + (size_t)idx[next] * bytes, s.exact + (size_t)(idx[next] + 1) * bytes);
-            ask(norm + idx[next], norm + idx[next] + 1);
+            touch(s.exact + (size_t)idx[next] * bytes, s.exact + (size_t)(idx[next] + 1) * bytes);
+            touch(norm + idx[next], norm + idx[next] + 1);
         }
         k->rows(row, d, &s, idx, (int64_t)i, some);
         k->dots(cosine, ROWS, q, 1, d, row, DT_F32, 0, some);
@@ -134,7 +134,7 @@ static void weigh(const cpu_kernels *k, const lsh_job *j, size_t h, const int32_
     }
 }
 
-/* The list of query head h; returns the bytes that were read. */
+/* Writes the list of query head h; returns the bytes read. */
 static size_t sample(const cpu_kernels *k, const lsh_job *j, size_t h)
 {
     uint64_t *hits = (uint64_t *)(void *)(j->hits.p + h * lsh_hits(j->x->cap));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV. Encoding goes by rows, scoring by heads and chunks of tokens; nothing depends on the number of threads. */
+/* ParisKV. Encoding is split by rows, scoring by heads and chunks of tokens; results do not depend on the number of
+ * threads. */
 #include "config.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows
     int64_t row = rows->codes.bits ? ((const int32_t *)(void *)rows->codes.k_at.p)[slot] : slot;
     float v[PARIS_DIM_MAX] = {0};
     k->get_row(v, rows->k.p + (head * rows->cap + (size_t)row) * kv_row_bytes(rows->type, d), rows->type,
-               rows->turned & KV_TURNED_K, d);
+               rows->rotated & KV_ROTATED_K, d);
     for (size_t c = 0; x->mean.p && c < d; c++) v[c] -= f32_at(x->mean, 0)[head * d + c];
     float norm = normalise(k, x, v);
     unsigned char *code = x->code.p + at * PARIS_CODE * nb;
@@ -55,7 +56,7 @@ void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const 
     }
 }
 
-/* A search in parts that any thread may take. */
+/* A search in parts that any thread can process. */
 typedef struct {
     const paris_job *j;
     const cpu_kernels *k;
@@ -63,7 +64,7 @@ typedef struct {
     int32_t limit[PARIS_LEVELS];
 } search_work;
 
-/* No more tokens than INT32_MAX are counted. */
+/* At most INT32_MAX tokens are counted. */
 static search_work work_of(backend *be, const paris_job *j)
 {
     search_work w = {.j = j, .k = cpu_of(be)->k, .nb = paris_subspaces(j->x->head_dim), .n = (size_t)j->range.n};
@@ -123,7 +124,7 @@ void cpu_paris_collide(backend *be, const paris_job *j)
     add_bytes(j->read, w.n * heads * w.nb);
 }
 
-/* Few heads would leave threads without work: each step is cut into pieces of its own. */
+/* Splits each step into pieces, since a few heads would leave threads idle. */
 static void search_by_steps(backend *be, const search_work *w)
 {
     enum { PIECE = CHUNK / 8 };
@@ -140,7 +141,7 @@ static void search_by_steps(backend *be, const search_work *w)
     }
 }
 
-/* All bonuses of a head. They wait for no memory, so its first ids are fetched meanwhile. */
+/* Computes all bonuses of a head. This does not wait for memory, so the head's first ids are prefetched meanwhile. */
 static void bonus_head(const search_work *w, size_t h)
 {
     enum { AHEAD = 128 << 10 };
@@ -152,7 +153,7 @@ static void bonus_head(const search_work *w, size_t h)
     }
 }
 
-/* What a thread does with one kv head stays in its caches. */
+/* Gives each kv head to one thread, whose caches hold its data. */
 static void search_by_heads(backend *be, const search_work *w)
 {
     size_t heads = w->j->x->n_kv_heads;

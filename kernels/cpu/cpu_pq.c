@@ -4,7 +4,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
 
-/* A prompt's keys are one job of k-means over what they become in the store, as rows of f32. */
+/* Assigns a prompt's keys as one k-means job over the keys as stored, as rows of f32. */
 static void add_keys(backend *be, const index_add_job *j, float *rows)
 {
     const pq_index *x = j->index;
@@ -44,7 +44,8 @@ void cpu_pq_add(backend *be, const index_add_job *jobs, size_t n)
     }
 }
 
-/* Tokens [from, to) of one kv head. Tables are made anew for each piece: they are the products of a few tokens. */
+/* Scores tokens [from, to) of one kv head. Tables are computed for each piece: they cost as much as the products of a
+ * few tokens. */
 static void score_of_part(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t from, size_t to,
                           float *out)
 {

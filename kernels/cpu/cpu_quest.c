@@ -6,7 +6,7 @@
 #include "kernels/ops_quest.h"
 #include "kernels/ref/ref.h"
 
-/* Keys of one head. A page's mean is rounded once it is asked for: at its end, and at that of the keys. */
+/* Adds keys of one head to means. A page's mean is rounded only when complete, and at the end of the keys. */
 static void add_means(const cpu_kernels *kn, const index_add_job *j, size_t h)
 {
     const quest_index *x = j->index;
@@ -23,7 +23,7 @@ static void add_means(const cpu_kernels *kn, const index_add_job *j, size_t h)
     }
 }
 
-/* Keys of one head. */
+/* Adds keys of one head to bounds. */
 static void add_keys(const cpu_kernels *kn, const index_add_job *j, size_t h)
 {
     const quest_index *x = j->index;
@@ -64,13 +64,13 @@ void cpu_quest_score(backend *be, const score_job *jobs, size_t n)
 {
     const quest_index *x = jobs->index;
     size_t parts = score_parts(jobs, x->n_kv_heads);
-    if (x->how == QUEST_MAXCH) { /* a variant for comparison: speed does not matter */
+    if (x->how == QUEST_MAXCH) { /* for comparison only; speed does not matter */
         ref_quest_score(be, jobs, n);
         return;
     }
     cpu_score_jobs(be, jobs, n, parts, 256, 16, jobs->n_heads * x->head_dim * 3, score_pages);
     for (size_t i = 0; i < n * parts; i++) {
-        span_list l = ref_part_places(&jobs[i / parts], i % parts, parts);
+        span_list l = ref_part_columns(&jobs[i / parts], i % parts, parts);
         if (l.end > l.first) add_bytes(jobs[i / parts].read, quest_bytes(x, l.end - l.first));
     }
 }

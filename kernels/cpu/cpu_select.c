@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Selection: splits items and lists over the threads; what is added up over items is cut at borders that do not
- * depend on the threads. */
+/* Selection: splits items and lists over the threads. Sums over items are split at borders that do not depend on the
+ * threads. */
 #include "config.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 
 /* ---- scores ---- */
 
-/* Piece number `piece` of a job, if it has that many. */
+/* Scores piece number `piece` of a job, if it exists. */
 static void score_piece(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t items, size_t spans,
                         size_t piece, score_items *score)
 {
@@ -26,7 +26,7 @@ static void score_piece(const cpu_kernels *k, const score_job *j, size_t part, s
         if (from < to) score(k, j, part, parts, from, to, out + from);
         return;
     }
-    span_list l = ref_part_places(j, part, parts);
+    span_list l = ref_part_columns(j, part, parts);
     if (piece == 0) ref_span_blanks(out, j->stride, heads, &l);
     for (int64_t r = (int64_t)(piece * spans); r < l.n && r < (int64_t)((piece + 1) * spans); r++) {
         int64_t at[2];
@@ -54,7 +54,7 @@ void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, 
 
 /* ---- combine ---- */
 
-/* Chunk i % chunks of head i / chunks. */
+/* Computes exp for chunk i % chunks of head i / chunks. */
 static void exp_of(const cpu_kernels *k, const vote_list *v, const float *in, size_t i)
 {
     size_t h = i / v->of->chunks, c = i % v->of->chunks;
@@ -68,7 +68,7 @@ static void vote_alone(const cpu_kernels *k, const vote_list *v, const float *in
     for (size_t c = 0; c < v->of->chunks; c++) vote_sum(k, v, c, in + c * VOTE_CHUNK, v->of->stride);
 }
 
-/* By all threads of a team, each of which calls it. */
+/* Computes votes; called by every thread of a team. */
 static void vote_together(const cpu_kernels *k, const vote_list *v, const float *in)
 {
 #pragma omp for schedule(static)
@@ -85,7 +85,7 @@ static vote_lists votes_of_job(const combine_job *j)
                     j->hi > j->lo ? (size_t)(j->hi - j->lo) : 0, j->scale);
 }
 
-/* Lists of one thread share its work space, which then stays in a cache near it. */
+/* The lists of one thread share its work space, which stays in a nearby cache. */
 static void combine_votes(backend *be, const combine_job *jobs, size_t n)
 {
     cpu_ctx *ctx = cpu_of(be);
@@ -115,7 +115,7 @@ static void combine_votes(backend *be, const combine_job *jobs, size_t n)
     }
 }
 
-/* Sum, mean or maximum of the heads, of a thread's share of the items. */
+/* Computes the sum, mean or maximum of the heads, for a thread's part of the items. */
 static void reduce_job(const cpu_kernels *k, const combine_job *j)
 {
     size_t a, b, group = j->n_heads / j->n_lists;
@@ -133,7 +133,7 @@ void cpu_select_combine(backend *be, const combine_job *jobs, size_t n)
     size_t group = jobs->n_heads / jobs->n_lists, items = 0;
     gqa_mode mode = jobs->mode;
     if (group > VOTE_HEADS) {
-        ref_select_combine(be, jobs, n); /* says why not */
+        ref_select_combine(be, jobs, n); /* reports the fault */
         return;
     }
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
@@ -148,7 +148,7 @@ void cpu_select_combine(backend *be, const combine_job *jobs, size_t n)
             cpu_over_ranks(be, f32_at(j->out, 0) + j->lo, (size_t)(j->hi - j->lo), mode == GQA_LAYER_MEAN);
 }
 
-/* Item i of all heads' items of a job. */
+/* Reduces item i, counted over the items of all heads of a job. */
 static void reduce_page(const page_reduce_job *j, size_t i)
 {
     size_t items = (size_t)(j->items.hi - j->items.lo), head = i / items;
@@ -180,8 +180,8 @@ static float of_key(uint32_t u)
     return x;
 }
 
-/* A number that at least k of n numbers reach, but not more than `most`, where there is one; else the k-th
- * largest. 1 <= k <= n, no NaN; at least k reach `least`. */
+/* Returns a number that at least k of n numbers reach, but at most `most`, if one exists, otherwise the k-th largest. 1
+ * <= k <= n, no NaN; at least k reach `least`. */
 static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k, size_t most, float least)
 {
     uint32_t lo = cpu_key(least), hi = cpu_key(kn->largest(x, n));
@@ -206,7 +206,7 @@ typedef struct {
     int32_t *idx, *best;
 } choose_space;
 
-/* All candidates, or the maxima of their sets with the lanes that stick out. */
+/* Returns the words for all candidates, or for the maxima of their sets with incomplete lanes. */
 static size_t space_words(size_t n)
 {
     return 3 * (n + 64);
@@ -218,22 +218,22 @@ static choose_space space_at(void *p, size_t n)
     return (choose_space){(float *)(void *)w, (int32_t *)(void *)(w + n + 64), (int32_t *)(void *)(w + 2 * (n + 64))};
 }
 
-/* The first k of n scores in the order of choose_job as ascending indexes into `best`; least: of bound_of. */
+/* Writes the first k of n scores in the order of choose_job as ascending indexes to `best`; least: see bound_of. */
 static void best_of(const cpu_kernels *kn, int32_t *best, const float *x, size_t n, size_t k, float least)
 {
     float limit = bound_of(kn, x, n, k, k, least);
     kn->best(best, x, n, limit, k - kn->count_at_least(x, n, of_key(cpu_key(limit) + 1)));
 }
 
-/* A bound from below of the k-th largest that few scores reach: the k-th largest of the maxima of disjoint sets, where
- * there are many scores. */
+/* Returns a lower bound of the k-th largest score that few scores reach. With many scores, it is the k-th largest of
+ * the maxima of disjoint sets. */
 static float low_bound(const cpu_kernels *kn, const float *x, size_t n, size_t k, const choose_space *s)
 {
     size_t per = n / (2 * k), maxima = per < 4 ? 0 : kn->lane_maxima(s->val, x, n, per);
     return maxima >= k ? bound_of(kn, s->val, maxima, k, k + k / 8, -INFINITY) : -INFINITY;
 }
 
-/* The same into s->best. */
+/* Writes the first k of n scores to s->best. */
 static void top_k(const cpu_kernels *kn, const float *x, size_t n, size_t k, const choose_space *s)
 {
     float least = low_bound(kn, x, n, k, s);
@@ -248,18 +248,19 @@ static void top_k(const cpu_kernels *kn, const float *x, size_t n, size_t k, con
 
 /* ---- mass ---- */
 
-/* The mass above the scores with a key, and from it on. */
+/* Computes the mass of the scores above a key, and from the key on. */
 static void mass_at(const cpu_kernels *kn, double sum[2], const choose_space *s, size_t n, uint32_t key)
 {
     kn->split(s->idx, sum, s->val, (const float *)(const void *)s->best, n, of_key(key), of_key(key));
 }
 
-/* How many of the n largest, which lie in s->val with their masses in s->best, have the mass `want`, if all have. */
+/* Returns how many of the n largest scores have the mass `want`, if all together have it. The scores are in s->val,
+ * their masses in s->best. */
 static size_t fewest(const cpu_kernels *kn, const choose_space *s, size_t n, double want, float largest)
 {
     uint32_t lo = cpu_key(-INFINITY), hi = cpu_key(largest);
     double sum[2];
-    while (lo < hi) { /* the largest key with that mass from it on */
+    while (lo < hi) { /* the largest key at which the mass is reached */
         uint32_t mid = hi - (hi - lo) / 2;
         mass_at(kn, sum, s, n, mid);
         if (sum[1] < want) hi = mid - 1;
@@ -325,9 +326,9 @@ static void put_items(slot_list *l, int64_t from, int64_t to)
     for (; a < b; a++) l->out[l->count++] = (int32_t)a;
 }
 
-/* The best k of the candidates in groups. */
-static void put_places(const cpu_kernels *kn, slot_list *l, const span_list *of, const float *score, int64_t k,
-                       const choose_space *s)
+/* Appends the best k of the candidates in spans. */
+static void put_columns(const cpu_kernels *kn, slot_list *l, const span_list *of, const float *score, int64_t k,
+                        const choose_space *s)
 {
     int64_t n = of->end - of->first;
     if (n > k && k > 0) top_k(kn, score + of->first, (size_t)n, (size_t)k, s);
@@ -350,7 +351,7 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list,
     const float *score = f32_at(j->score, 0) + list * j->stride;
     if (j->spans) {
         span_list of = ref_span_list(j->spans, list, lo, hi);
-        put_places(kn, &l, &of, score, k, s);
+        put_columns(kn, &l, &of, score, k, s);
     } else if (hi > lo && k >= hi - lo) {
         put_items(&l, lo, hi);
     } else if (hi > lo && k > 0) {

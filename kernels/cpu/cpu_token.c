@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact scores of all keys and their votes, copies of chosen rows: threads around the level's serial kernels. */
+/* Exact scores of all keys and their votes, copies of selected rows: splits work over threads for the level's serial
+ * kernels. */
 #include "config.h"
 
 #include "kernels/cpu/cpu.h"
@@ -9,7 +10,7 @@
 
 enum {
     PIECE = 256, /* slots of a task */
-    WIDE = 32    /* rows of codes that are widened at once, in memory of the stack */
+    WIDE = 32    /* quantized rows that are widened at once, on the stack */
 };
 
 /* Query heads of a kv head: `n` from `first` on. */
@@ -23,7 +24,7 @@ static heads_of heads_at(const token_score_job *j, size_t kv_head)
     return (heads_of){kv_head * n, n};
 }
 
-/* Their products with n rows: out[i * stride + r]. */
+/* Computes products of these heads with n rows: out[i * stride + r]. */
 static void dots(const cpu_kernels *k, const token_score_job *j, heads_of h, const void *rows, dtype t, size_t n,
                  float *out, size_t stride)
 {
@@ -31,14 +32,14 @@ static void dots(const cpu_kernels *k, const token_score_job *j, heads_of h, con
     k->dots(out, stride, f32_at(j->q, h.first * d), h.n, d, rows, t, 0, n);
 }
 
-/* Likewise with the n slots from `from` on. */
+/* Computes the products with the n slots from `from` on. */
 static void score_slots(const cpu_kernels *k, const token_score_job *j, size_t kv_head, size_t from, size_t n,
                         float *out, size_t stride)
 {
     float wide[WIDE * HEAD_DIM_MAX];
     heads_of h = heads_at(j, kv_head);
     row_source s = cpu_rows(&j->rows, false, kv_head);
-    if (s.bits == 0 && !s.turned) {
+    if (s.bits == 0 && !s.rotated) {
         dots(k, j, h, s.exact + from * kv_row_bytes(s.type, s.head_dim), s.type, n, out, stride);
         return;
     }
@@ -61,7 +62,7 @@ static void score_all(backend *be, const token_score_job *j)
     }
 }
 
-/* Scores of chunk c of a kv head, into a thread's `piece` [heads][VOTE_CHUNK], and their exp. */
+/* Computes the scores of chunk c of a kv head in a thread's `piece` [heads][VOTE_CHUNK], and their exp. */
 static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c,
                       float *piece)
 {
@@ -70,7 +71,7 @@ static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote
     for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i, c, piece + i * VOTE_CHUNK);
 }
 
-/* The votes of chunk c; scores are made again where they are needed again. */
+/* Computes the votes of chunk c; scores are recomputed when needed again. */
 static void vote_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t c)
 {
     size_t from = (size_t)j->lo + c * VOTE_CHUNK;

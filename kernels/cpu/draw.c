@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds the item at which the mass in order passes a bound, as Floyd and Rivest's SELECT finds a rank: a sample, drawn
- * by mass, gives two values that have the item between them most likely; one pass over the numbers takes the mass above
- * them and what lies between, and the same begins with that. */
+/* Finds the item at which the mass in order exceeds a bound, like Floyd and Rivest's SELECT finds a rank. A sample
+ * drawn by mass gives two values that most likely enclose the item. One pass over the numbers computes the mass above
+ * them and extracts the items between them, and the search continues with those. */
 #include "config.h"
 
 #include "kernels/draw.h"
@@ -18,8 +18,8 @@ const char *const draw_names[DRAW_COUNT] = {"gumbel", "rank"};
 
 enum {
     SAMPLE = 512,
-    FEW = 128,    /* items that are sorted */
-    CHUNK = 4096, /* of the search for the largest */
+    FEW = 128,    /* items that are sorted directly */
+    CHUNK = 4096, /* block size of the search for the largest */
 };
 
 /* Numbers in ascending order of their indexes. */
@@ -29,19 +29,19 @@ typedef struct {
     size_t n;
 } item_set;
 
-/* Values of items that are apart by equal masses. */
+/* Values of items at equal distances of mass. */
 typedef struct {
     float value[SAMPLE];
     size_t n;
-    double mass; /* of all that were sampled */
+    double mass; /* total mass of the sampled items */
 } mass_sample;
 
 struct draw {
     const cpu_kernels *k;
     item_set all;
-    mass_sample sample;             /* of all */
+    mass_sample sample;             /* sample of all items */
     float *p, *kept, *x, *w;        /* [n] masses; values of a part of the numbers; values and masses of a search */
-    int32_t *kept_at, *at, *within; /* [n] indexes of the same; places in an item_set */
+    int32_t *kept_at, *at, *within; /* [n] indexes of these; indexes into an item_set */
     double *part;                   /* sums of DRAW_PART masses */
 };
 
@@ -110,7 +110,7 @@ size_t draw_first(const float *x, size_t n)
     }
     for (size_t i = from; i < n; i++)
         if (x[i] == best) return i;
-    return 0; /* nothing but NaN */
+    return 0; /* all are NaN */
 }
 
 /* ---- the search ---- */
@@ -154,19 +154,19 @@ static void sample_set(draw *d, mass_sample *out, const item_set *s)
     for (size_t i = 0; i < out->n; i++) out->value[i] = s->x[s->n * i / out->n];
 }
 
-/* Two values that have the item between them that `mass` leads to, but for about one time in a hundred. */
+/* Computes two values that enclose the item at which `mass` is reached, except about one time in a hundred. */
 static void bracket(const cpu_kernels *k, const mass_sample *m, double mass, float *lo, float *hi)
 {
-    double share = mass < m->mass ? mass / m->mass : 1, n = (double)m->n; /* both may be 0 */
-    double rank = share * n, off = 2.5 * sqrt(rank * (1 - share)) + 1.5;
+    double fraction = mass < m->mass ? mass / m->mass : 1, n = (double)m->n; /* both may be 0 */
+    double rank = fraction * n, off = 2.5 * sqrt(rank * (1 - fraction)) + 1.5;
     *hi = rank - off < 1 ? FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank - off));
     *lo = rank + off >= n ? -FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank + off) + 1);
 }
 
-/* The items of s that d->within names, of which there are `count`. */
+/* Reduces s to its `count` items listed in d->within. */
 static void narrow(draw *d, item_set *s, size_t count)
 {
-    for (size_t j = 0; j < count; j++) { /* s may be in the same memory: nothing is written before it is read */
+    for (size_t j = 0; j < count; j++) { /* s may use the same memory: each element is read before it is overwritten */
         size_t i = (size_t)d->within[j];
         d->x[j] = s->x[i];
         if (s->p) d->w[j] = s->p[i];
@@ -183,8 +183,8 @@ static float smallest_of(const item_set *s)
     return least;
 }
 
-/* Keeps a part of s that has the item; *before, the mass of what goes before s, grows. Returns whether all that is
- * left has one value. */
+/* Keeps a part of s that contains the item, and adds the mass before that part to *before. Returns true if all
+ * remaining items have one value. */
 static bool step(draw *d, item_set *s, const mass_sample *m, double mass, double *before)
 {
     float lo, hi;
@@ -213,20 +213,20 @@ static bool step(draw *d, item_set *s, const mass_sample *m, double mass, double
     return lo == hi;
 }
 
-/* Places of few items in order: those of one value stay in the order of their indexes. */
-static void sort(int32_t place[FEW], const item_set *s)
+/* Sorts the indexes of a few items; equal values keep the order of their indexes. */
+static void sort(int32_t order[FEW], const item_set *s)
 {
     for (size_t i = 0; i < s->n; i++) {
         size_t k = i;
-        for (; k > 0 && s->x[place[k - 1]] < s->x[i]; k--) place[k] = place[k - 1];
-        place[k] = (int32_t)i;
+        for (; k > 0 && s->x[order[k - 1]] < s->x[i]; k--) order[k] = order[k - 1];
+        order[k] = (int32_t)i;
     }
 }
 
 /* m: a sample of s, or NULL. */
 static draw_item find(draw *d, item_set s, const mass_sample *m, double mass)
 {
-    int32_t place[FEW];
+    int32_t order[FEW];
     mass_sample part;
     double before = 0;
     bool same = false;
@@ -235,9 +235,9 @@ static draw_item find(draw *d, item_set s, const mass_sample *m, double mass)
         if (!m) sample_set(d, &part, &s);
         same = step(d, &s, m ? m : &part, mass, &before);
     }
-    if (!same) sort(place, &s);
+    if (!same) sort(order, &s);
     for (size_t i = 0; i < s.n; i++) {
-        k = same ? i : (size_t)place[i];
+        k = same ? i : (size_t)order[i];
         before += mass_of(&s, k);
         if (before > mass) break;
     }
@@ -258,9 +258,9 @@ double draw_mass(draw *d, float least)
     return sum[1];
 }
 
-/* ---- the start ---- */
+/* ---- initialization ---- */
 
-/* The first `keep` of s. */
+/* Returns the first `keep` of s. */
 static item_set first_of(draw *d, item_set s, size_t keep)
 {
     double sum[2];
@@ -286,13 +286,13 @@ void draw_begin(draw *d, float *x, size_t n, size_t keep, float temp)
     sample_by_mass(&d->sample, &d->all, d->part);
 }
 
-/* ---- by a rule ---- */
+/* ---- rules ---- */
 
-/* The mass of the best ones that survive top-p and min-p. */
+/* Returns the mass of the items that pass top-p and min-p. */
 static double mass_kept(const draw_rule *r)
 {
     double all = draw_mass(r->work, 0), kept = all;
-    /* The first item up to which there is so much or more. */
+    /* The first item up to which the mass is at least this. */
     if (r->top_p < 1) kept = fmin(kept, draw_find(r->work, nextafter(r->top_p * all, 0)).up_to);
     if (r->min_p > 0) kept = fmin(kept, draw_mass(r->work, draw_least(r)));
     return kept;
@@ -303,7 +303,7 @@ static void try_item(gumbel_best *best, const draw_rule *r, float x, size_t i)
     gumbel_try(best, r->seed, r->pos, (double)r->temp, x, (int32_t)i);
 }
 
-/* The best by the noise of all. The largest goes first, so that most others are left out by their bounds. */
+/* Returns the best item by noise of all. The largest is tried first, so that bounds exclude most others. */
 static size_t noisiest(const draw_rule *r, float *x, size_t n)
 {
     gumbel_best best = {.id = -1};
@@ -315,14 +315,14 @@ static size_t noisiest(const draw_rule *r, float *x, size_t n)
     return (size_t)best.id;
 }
 
-/* The same of what top-k, top-p and min-p leave. */
+/* Does the same for the items that pass top-k, top-p and min-p. */
 static size_t noisiest_kept(const draw_rule *r, float *x, size_t n)
 {
     draw *d = r->work;
     gumbel_best best = {.id = -1};
     draw_begin(d, x, n, draw_keep(r, n), r->temp);
     const item_set *all = &d->all;
-    size_t last = n - 1; /* in order; in all of them without top-p */
+    size_t last = n - 1; /* last item in order; without top-p, the last of all */
     float least = draw_least(r), from = -FLT_MAX;
     if (r->top_p < 1) {
         last = draw_find(d, nextafter(r->top_p * draw_mass(d, 0), 0)).at;
@@ -336,19 +336,19 @@ static size_t noisiest_kept(const draw_rule *r, float *x, size_t n)
     return (size_t)best.id;
 }
 
-size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share)
+size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float fraction)
 {
     bool cut = draw_keep(r, n) < n || r->top_p < 1 || r->min_p > 0;
     if (r->temp == 0) return draw_first(x, n);
     if (r->how == DRAW_GUMBEL) return cut ? noisiest_kept(r, x, n) : noisiest(r, x, n);
     draw_begin(r->work, x, n, draw_keep(r, n), r->temp);
-    return draw_find(r->work, (double)share * mass_kept(r)).at;
+    return draw_find(r->work, (double)fraction * mass_kept(r)).at;
 }
 
-void cpu_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
+void cpu_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf fraction)
 {
     (void)be; /* one thread: a row takes a few microseconds */
     for (size_t i = 0; i < n; i++)
         ((int32_t *)(void *)ids.p)[i] =
-            (int32_t)draw_by_rule(&rule[i], f32_at(x, 0) + i * vocab, vocab, f32_at(share, 0)[i]);
+            (int32_t)draw_by_rule(&rule[i], f32_at(x, 0) + i * vocab, vocab, f32_at(fraction, 0)[i]);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* OpenBLAS, the OpenMP flavour, which shares our thread pool. */
+/* OpenBLAS built with OpenMP, which shares our thread pool. */
 #include "config.h"
 
 #include "kernels/cpu/gemm.h"
@@ -20,7 +20,7 @@ status gemm_create(gemm **out, int n_threads, err *e)
 {
     TRY(MEM_NEW(out, 1, e));
     (*out)->n_threads = n_threads;
-    /* openblas_get_config() begins "OpenBLAS 0.3.21 ..." */
+    /* openblas_get_config() starts with "OpenBLAS 0.3.21 ..." */
     char version[32] = "";
     if (sscanf(openblas_get_config(), "OpenBLAS %31s", version) != 1) version[0] = '\0';
     snprintf((*out)->name, sizeof(*out)->name, "OpenBLAS%s%s", version[0] ? " " : "", version);
@@ -40,7 +40,7 @@ const char *gemm_name(const gemm *g)
 bool gemm_has_bf16(const gemm *g)
 {
     (void)g;
-    return false; /* sbgemm exists, but only some builds have it */
+    return false; /* sbgemm exists only in some builds */
 }
 
 bool gemm_has_s8(const gemm *g)
@@ -66,11 +66,11 @@ status gemm_bf16(gemm *g, const uint16_t *x, const uint16_t *w, float *out, size
                  size_t out_stride, err *e)
 {
     (void)g, (void)x, (void)w, (void)out, (void)n, (void)m, (void)k, (void)out_stride;
-    return err_set(e, ST_UNSUPPORTED, "OpenBLAS: no bf16 products");
+    return err_set(e, ST_UNSUPPORTED, "OpenBLAS: bf16 products are not supported");
 }
 
 status gemm_s8(gemm *g, const int8_t *x, const int8_t *w, int32_t *out, size_t n, size_t m, size_t k, err *e)
 {
     (void)g, (void)x, (void)w, (void)out, (void)n, (void)m, (void)k;
-    return err_set(e, ST_UNSUPPORTED, "OpenBLAS: no int8 products");
+    return err_set(e, ST_UNSUPPORTED, "OpenBLAS: int8 products are not supported");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* No library: cpu_linear.c then uses the built-in GEMM. */
+/* Build without a GEMM library: cpu_linear.c uses the built-in GEMM. */
 #include "config.h"
 
 #include "kernels/cpu/gemm.h"
@@ -37,7 +37,7 @@ bool gemm_has_s8(const gemm *g)
 
 static status none(err *e)
 {
-    return err_set(e, ST_UNSUPPORTED, "this build has no GEMM library");
+    return err_set(e, ST_UNSUPPORTED, "built without a GEMM library");
 }
 
 status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,

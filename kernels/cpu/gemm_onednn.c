@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* oneDNN 2.6, C API. f32 goes through dnnl_sgemm, which needs no preparation; bf16 through matmul
- * primitives, whose creation costs milliseconds: they are kept by shape. */
+/* oneDNN 2.6, C API. f32 uses dnnl_sgemm, which needs no preparation. bf16 uses matmul primitives, which take
+ * milliseconds to create and are cached by shape. */
 #include "config.h"
 
 #include "kernels/cpu/gemm.h"
@@ -15,7 +15,7 @@ enum { CACHE_MAX = 64 }; /* shapes of one model x the few chunk lengths in use *
 
 typedef struct {
     size_t n, m, k, out_stride;
-    int team; /* threads that the primitive shares its work among, fixed when it is created */
+    int team; /* threads that the primitive splits its work over, fixed at creation */
     dnnl_primitive_t primitive;
     dnnl_memory_t x, w, out; /* handles are set at each call */
 } bf16_product;
@@ -38,14 +38,14 @@ struct gemm {
                            #call);                                                                                     \
     } while (0)
 
-/* AVX-512 without the bf16 extension emulates the products, slower than f32. */
+/* False for AVX-512 without the bf16 extension, which emulates the products, slower than f32. */
 static bool cpu_multiplies_bf16(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
     return isa == dnnl_cpu_isa_avx512_core_bf16 || isa == dnnl_cpu_isa_avx512_core_amx;
 }
 
-/* Below VNNI products of bytes take several instructions each. */
+/* False without VNNI: products of bytes take several instructions each. */
 static bool cpu_multiplies_s8(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
@@ -151,7 +151,7 @@ static status product_build(gemm *g, bf16_product *p, err *e)
     return ST_OK;
 }
 
-/* The product of this shape from the cache, or a new one in the place of the oldest. */
+/* Returns the product of this shape from the cache, or a new one in place of the oldest. */
 static status product_find(gemm *g, bf16_product **out, const bf16_product *shape, err *e)
 {
     for (size_t i = 0; i < g->n_cached; i++) {
@@ -185,7 +185,7 @@ static status product_run(gemm *g, bf16_product *p, const uint16_t *x, const uin
 status gemm_bf16(gemm *g, const uint16_t *x, const uint16_t *w, float *out, size_t n, size_t m, size_t k,
                  size_t out_stride, err *e)
 {
-    if (!g->has_bf16) return err_set(e, ST_UNSUPPORTED, "oneDNN: this CPU has no bf16 products");
+    if (!g->has_bf16) return err_set(e, ST_UNSUPPORTED, "oneDNN: this CPU does not support bf16 products");
     thread_loan loan;
     const bf16_product shape = {
         .n = n, .m = m, .k = k, .out_stride = out_stride, .team = threads_lend(&loan, g->n_threads)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The kernels of one level, by their suffixed names; k_table.c puts them into its table. */
+/* The kernels of one level, by their suffixed names; k_table.c collects them in a table. */
 #ifndef KERNELS_CPU_K_H
 #define KERNELS_CPU_K_H
 

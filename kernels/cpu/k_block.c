@@ -4,12 +4,12 @@
 
 #include "kernels/cpu/k.h"
 
-/* The window's own mean and deviations in two passes, then Chan's merge with those of earlier rows. A vector's
- * column of a window lies in L1 during the second pass. */
+/* Computes the window's mean and deviations in two passes, then merges them with those of earlier rows (Chan). A
+ * vector's column of a window is in L1 during the second pass. */
 void LEVEL(k_moments)(float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1)
 {
     double all = (double)(before + n);
-    VF by_n = vf_set1((float)(1 / (double)n)), share = vf_set1((float)((double)n / all));
+    VF by_n = vf_set1((float)(1 / (double)n)), part = vf_set1((float)((double)n / all));
     VF cross = vf_set1((float)((double)before * (double)n / all));
     for (size_t c = c0; c < c1; c += VF_LANES) {
         size_t left = c1 - c;
@@ -24,7 +24,7 @@ void LEVEL(k_moments)(float *mean, float *m2, size_t before, const float *x, siz
         }
         VF delta = vf_sub(mid, old);
         dev = vf_add(old_dev, vf_fma(vf_mul(delta, delta), cross, dev));
-        vf_store_some(mean + c, vf_fma(delta, share, old), left);
+        vf_store_some(mean + c, vf_fma(delta, part, old), left);
         vf_store_some(m2 + c, dev, left);
     }
 }
@@ -50,7 +50,7 @@ void LEVEL(k_mix)(float *out, const float *weights, const float *x, size_t n, si
 
 INLINE void dot_norm_as(float out[2], const float *x, const void *y, const dtype t, size_t n)
 {
-    enum { ACC = 4, AHEAD = 4096 }; /* what follows y is mostly the next row */
+    enum { ACC = 4, AHEAD = 4096 }; /* the data after y is usually the next row */
     VF dot[ACC], norm[ACC];
     size_t c = 0, es = dtype_size(t);
     UNROLL for (int a = 0; a < ACC; a++) dot[a] = norm[a] = vf_zero();

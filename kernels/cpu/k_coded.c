@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Dot products with rows of codes, in the order that ops_select.h fixes: codes are widened to floats in registers, once
+/* Dot products with quantized rows, in the order fixed by ops_select.h. Codes are widened to floats in registers, once
  * for a few query heads. */
 #include "config.h"
 
@@ -8,7 +8,7 @@
 #include "kernels/cpu/dots.h"
 #include "kernels/cpu/k.h"
 
-/* Codes [c, c + left) of a row, at most VF_LANES of them. */
+/* Loads codes [c, c + left) of a row, at most VF_LANES. */
 INLINE VF row_codes(const bool full, const unsigned char *row, const int bits, size_t c, size_t left)
 {
     const unsigned char *p = row + c * (size_t)bits / 8;
@@ -18,7 +18,7 @@ INLINE VF row_codes(const bool full, const unsigned char *row, const int bits, s
     return vf_codes(last, bits);
 }
 
-/* Adds the products of channels [c, c + left) of at most 16; full: there are 16. */
+/* Adds the products of channels [c, c + left), at most 16. full: exactly 16. */
 INLINE void code_step(const bool full, const int heads, const int items, const int bits, const float *q,
                       size_t q_stride, const unsigned char *const *row, size_t c, size_t left, VF acc[VF_LANES])
 {
@@ -39,7 +39,7 @@ INLINE void code_step(const bool full, const int heads, const int items, const i
     }
 }
 
-/* Products of `heads` queries with `items` rows, heads * items <= DOTS; out[h * items + i]. */
+/* Multiplies `heads` queries with `items` rows, heads * items <= DOTS; out[h * items + i]. */
 INLINE void code_tile(const int heads, const int items, const int bits, const float *q, size_t q_stride, size_t d,
                       const unsigned char *const *row, float out[DOTS])
 {
@@ -51,7 +51,7 @@ INLINE void code_tile(const int heads, const int items, const int bits, const fl
     dots_sums(acc, out);
 }
 
-/* n rows for `heads` query heads: out[h * stride + i]. */
+/* Multiplies n rows with `heads` query heads: out[h * stride + i]. */
 INLINE void code_heads(const int heads, const int bits, const float *q, size_t q_stride, size_t d,
                        const unsigned char *code, size_t row_bytes, size_t n, float *out, size_t stride)
 {
@@ -66,7 +66,7 @@ INLINE void code_heads(const int heads, const int bits, const float *q, size_t q
     }
 }
 
-/* Some rows at a time, so that they are read from memory once. */
+/* Works in blocks of rows, so that rows are read from memory once. */
 INLINE void code_rows(const int bits, float *out, size_t stride, const float *q, size_t q_stride, size_t heads,
                       size_t d, const unsigned char *code, size_t row_bytes, size_t n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of a list as float, out of exact rows or of codes, and codes of exact rows. x = a + code * b: the product is
- * exact, so every level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact
- * too: a is below 2^8, b has 11 bits. */
+/* Rows of a list as floats, dequantized if needed, and quantization of rows. x = a + code * b: the product is exact, so
+ * every level has the same bits. With a zero point, b * (code - a) becomes -a * b + code * b, which is exact too: a is
+ * below 2^8, and b has 11 bits. */
 #include "config.h"
 
 #include <math.h>
@@ -9,10 +9,10 @@
 #include "kernels/cpu/k.h"
 #include "kernels/ops_codes.h"
 
-/* Groups whose pairs are kept while rows are decoded. Neighbours in a list share a group, or alternate
- * between a few (rows coded out of order, as LogQuant's are). */
+/* Groups whose pairs are cached while rows are dequantized. Neighbours in a list share a group, or alternate between a
+ * few (rows that were quantized out of order, as LogQuant does). */
 enum { PAIR_WAYS = 4 };
-/* Of runs: widened at once, as many rows as they are of. */
+/* Pairs of runs that are widened at once. */
 enum { PAIRS_MAX = HEAD_DIM_MAX };
 
 typedef struct {
@@ -20,7 +20,7 @@ typedef struct {
     float a[PAIR_WAYS][HEAD_DIM_MAX], b[PAIR_WAYS][HEAD_DIM_MAX];
 } group_pairs;
 
-/* Where the pairs of a row's group are. */
+/* Returns the cache way with the pairs of a row's group. */
 static size_t way_of_row(group_pairs *g, const row_source *s, size_t row)
 {
     size_t group = row / s->group, way = group % PAIR_WAYS, d = s->head_dim;
@@ -34,7 +34,8 @@ static size_t way_of_row(group_pairs *g, const row_source *s, size_t row)
     return way;
 }
 
-/* Channels [c0, c1) of a row; c0 is a multiple of VF_LANES. each: a[c - c0] and b[c - c0]; else a[0], b[0]. */
+/* Dequantizes channels [c0, c1) of a row; c0 is a multiple of VF_LANES. each: a[c - c0] and b[c - c0]; otherwise a[0],
+ * b[0]. */
 INLINE void decode_span(float *out, const unsigned char *code, const int bits, size_t c0, size_t c1, const float *a,
                         const float *b, const bool each)
 {
@@ -51,7 +52,7 @@ INLINE void decode_span(float *out, const unsigned char *code, const int bits, s
     vf_store_n(out + c, vf_fma(vf_codes(last, bits), bv, av), c1 - c);
 }
 
-/* A row whose runs have the pairs given: a and b of each. */
+/* Dequantizes a row with runs. pair: a and b of each run. */
 INLINE void decode_runs(float *out, const row_source *s, const unsigned char *code, const float *pair, const int bits)
 {
     size_t d = s->head_dim, run = s->run, runs = (d + run - 1) / run;
@@ -67,7 +68,7 @@ INLINE void decode_runs(float *out, const row_source *s, const unsigned char *co
     decode_span(out, code, bits, 0, d, a, b, true);
 }
 
-/* n rows from `row` on, of PAIRS_MAX runs at most. */
+/* Dequantizes n rows from `row` on, with at most PAIRS_MAX runs in total. */
 static void decode_by_runs(float *out, size_t stride, const row_source *s, size_t row, size_t n)
 {
     float pair[PAIRS_MAX * 2];
@@ -89,8 +90,8 @@ static void decode_by_groups(float *out, const row_source *s, size_t row, group_
     else decode_span(out, code, 4, 0, d, g->a[way], g->b[way], true);
 }
 
-/* How many of the entries [first, end) are code rows that follow each other in memory, the first one being `row`, and
- * have their pairs widened together. */
+/* Returns how many of the entries [first, end) are consecutive quantized rows in memory, starting with `row`, whose
+ * pairs are widened together. */
 static size_t neighbours(const row_source *s, const int32_t *idx, int64_t first, int64_t end, int64_t row)
 {
     int64_t i = 1, most = PAIRS_MAX / (int64_t)((s->head_dim + s->run - 1) / s->run);
@@ -108,15 +109,15 @@ void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t
         int64_t row = row_of(s, idx, i);
         size_t code = (size_t)(-1 - row);
         done = row >= 0 || s->group ? 1 : neighbours(s, idx, i, end, row);
-        if (row >= 0) LEVEL(k_get_row)(out, s->exact + (size_t)row * bytes, s->type, s->turned, s->head_dim);
+        if (row >= 0) LEVEL(k_get_row)(out, s->exact + (size_t)row * bytes, s->type, s->rotated, s->head_dim);
         else if (s->group) decode_by_groups(out, s, code, &g);
         else decode_by_runs(out, stride, s, code, done);
     }
 }
 
-/* ---- codes of exact rows: the bits of ref ---- */
+/* ---- quantization, with the bits of ref ---- */
 
-enum { ROW_PAD = HEAD_DIM_MAX + 16 }; /* whole vectors and groups of 8 codes */
+enum { ROW_PAD = HEAD_DIM_MAX + 16 }; /* a multiple of vectors and of groups of 8 codes */
 
 INLINE VF code_of(VF x, VF less, VF times, VF by, VF add, VF top)
 {
@@ -124,7 +125,7 @@ INLINE VF code_of(VF x, VF less, VF times, VF by, VF add, VF top)
     return vf_min(vf_max(v, vf_zero()), top);
 }
 
-/* The d codes in q, behind which there are zeros up to ROW_PAD. */
+/* Packs the d codes in q, which is padded with zeros to ROW_PAD. */
 static void put_codes(unsigned char *code, const float q[ROW_PAD], size_t d, int bits)
 {
     uint8_t each[ROW_PAD], packed[ROW_PAD];
@@ -147,16 +148,16 @@ static void put_codes(unsigned char *code, const float q[ROW_PAD], size_t d, int
     memcpy(code, packed, (d * (size_t)bits + 7) / 8);
 }
 
-/* An exact row that becomes codes; behind its channels x is left as it is. */
+/* Reads a row to quantize; elements of x after its channels are unchanged. */
 static void source_row(float *x, const row_source *s, int64_t row)
 {
     size_t d = s->head_dim;
-    LEVEL(k_get_row)(x, s->exact + (size_t)row * kv_row_bytes(s->type, d), s->type, s->turned, d);
+    LEVEL(k_get_row)(x, s->exact + (size_t)row * kv_row_bytes(s->type, d), s->type, s->rotated, d);
     for (size_t c = 0; s->factor && c < d; c += VF_LANES)
         vf_store_some(x + c, vf_mul(vf_load_some(x + c, d - c), vf_load_some(s->factor + c, d - c)), d - c);
 }
 
-/* A group of rows, each channel with a rule of its own. */
+/* Quantizes a group of rows with one rule for each channel. */
 static void encode_channels(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src)
 {
     float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX], x[ROW_PAD], less[ROW_PAD], by[ROW_PAD], add[ROW_PAD], times = 0;
@@ -175,7 +176,7 @@ static void encode_channels(unsigned char *code, unsigned char *pair, const row_
     for (size_t c = 0; c < d; c++) {
         codes_rule r = codes_rule_of(top, s->zero_point, lo[c], hi[c]);
         less[c] = r.less, by[c] = r.by, add[c] = r.add, lo[c] = r.a, hi[c] = r.b;
-        if (r.times > times) times = r.times; /* the same of all channels but those of one value, which have x = less */
+        if (r.times > times) times = r.times; /* equal for all channels except constant ones, which have x = less */
     }
     LEVEL(k_narrow)(pair, lo, DT_F16, d);
     LEVEL(k_narrow)(pair + 2 * d, hi, DT_F16, d);
@@ -191,7 +192,7 @@ static void encode_channels(unsigned char *code, unsigned char *pair, const row_
     }
 }
 
-/* The extremes of n numbers; of equal ones (zeros of both signs) the first. */
+/* Returns the extremes of n numbers, the first one among equals (zeros of both signs). */
 static void extremes(float *lo, float *hi, const float *x, size_t n)
 {
     VF least = vf_set1(x[0]), most = least;
@@ -213,7 +214,7 @@ static void extremes(float *lo, float *hi, const float *x, size_t n)
         }
 }
 
-/* A row whose runs have a rule each. */
+/* Quantizes a row with one rule for each run. */
 static void encode_runs(unsigned char *code, unsigned char *pair, const row_source *s, int64_t src)
 {
     float x[ROW_PAD], pairs[2 * HEAD_DIM_MAX];

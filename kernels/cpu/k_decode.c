@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Decode attention over one chunk of keys: online softmax in blocks of DECODE_BLOCK keys. A block's
- * K rows are read once for all query heads of the group, then its V rows. What a block reads from
- * memory was asked for one phase earlier (V during Q K, the next K during P V; of rows in codes, whose bytes are few,
- * two): without that the kernel waits for memory and computes in turn (design: cpu-kernels 2, 3).
- * Rows in blocks become floats in registers, or, where several passes read them, before the first of these; turned
- * ones meet turned queries, and the sum of V's is turned back.
- * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
- * bits of a block of float rows. Where keys are turned, K alone is widened so and rotated, and V stays as it is.
- * Levels that multiply whole numbers take blocks all of whose rows are codes, or in blocks of 8 or 4 bits, as they are
- * (decode.h), and bring the two sums together in the end.
+/* Decode attention over one chunk of keys: online softmax in blocks of DECODE_BLOCK keys. A block's K rows are read
+ * once for all query heads of the group, then its V rows. Data is prefetched one phase earlier (V during Q K, the next
+ * K during P V; quantized rows, which are short, two phases). Otherwise waiting and computing would alternate (design:
+ * cpu-kernels 2, 3).
  *
- * Query heads are taken 4, 2 or 1 at a time with VF_LANES / heads keys: VF_LANES dot products whose
- * sums one transposition puts into a vector. Lane head * keys + key of score vector `tile` belongs to
- * key tile * keys + key. */
+ * Block rows are converted to floats in registers, or, if several passes read them, once before the first pass.
+ * Rotated rows are multiplied with rotated queries, and the sum of V is rotated back. A block with quantized rows is
+ * widened to floats first, K at the start and V before P V. It then has the bits of a block of float rows. If keys
+ * need RoPE, only K is widened and rotated. Levels with integer products process blocks that have only quantized rows,
+ * or rows of 8 or 4 bits in blocks, without widening (decode.h), and merge the two sums at the end.
+ *
+ * Query heads are processed 4, 2 or 1 at a time with VF_LANES / heads keys. One transposition puts the sums of these
+ * VF_LANES dot products into a vector. Lane head * keys + key of score vector `tile` belongs to key
+ * tile * keys + key. */
 #include "config.h"
 
 #include <float.h>
@@ -24,22 +24,22 @@
 
 typedef struct {
     float acc[DECODE_GROUP * HEAD_DIM_MAX];                         /* [group, head_dim] */
-    float top[DECODE_GROUP][VF_LANES], sum[DECODE_GROUP][VF_LANES]; /* of a pass, at its first head */
-    float q[DECODE_GROUP * HEAD_DIM_MAX];                           /* of the passes (pack_queries), q_stride a head */
+    float top[DECODE_GROUP][VF_LANES], sum[DECODE_GROUP][VF_LANES]; /* of a pass, stored at its first head */
+    float q[DECODE_GROUP * HEAD_DIM_MAX]; /* packed for the passes (pack_queries), q_stride a head */
     size_t q_stride;
-    float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
-    block_rows k[2], values[2], *v;   /* of this block and of the next one, in turn; V of this one */
-    row_source from_k, from_v;        /* as they become floats */
+    float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the current heads */
+    block_rows k[2], values[2], *v;   /* K and V rows of this block and the next, alternating; v: V of this one */
+    row_source from_k, from_v;        /* sources for conversion to floats */
     code_sums codes;
     float scaled[DECODE_GROUP * HEAD_DIM_MAX];
-    bool widen;        /* this block's V rows do, in the chunk's work area */
-    size_t heads, end; /* of the queries at this block: [heads, end) */
+    bool widen;        /* V rows of this block are widened to the chunk's work area */
+    size_t heads, end; /* queries that process this block: [heads, end) */
 } decode_state;
 
-/* Whether the n entries at first, a block's, are taken from all over it in turn: streams that the hardware takes
- * pages or ascending rows for would run past their ends, which costs up to half of the bandwidth. Long rows that
- * are no neighbours are better off in order, and so are pages of code rows: those of one group stay together. */
-INLINE bool in_turns(const decode_chunk *c, int64_t first, size_t n)
+/* True if the n entries of a block from `first` on are read interleaved, from several streams. In order, the hardware
+ * prefetcher would run past the ends of pages or runs of ascending rows, which costs up to half of the bandwidth. Long
+ * scattered rows are faster in order, and so are pages of quantized rows, because rows of one group stay together. */
+INLINE bool interleaves(const decode_chunk *c, int64_t first, size_t n)
 {
     if (!c->idx || c->moved || n < DECODE_BLOCK) return false;
     bool neighbours = c->idx[first + 1] == c->idx[first] + 1;
@@ -47,11 +47,11 @@ INLINE bool in_turns(const decode_chunk *c, int64_t first, size_t n)
     return kv_row_bytes(c->k.type, c->head_dim) <= SHORT_ROW || neighbours;
 }
 
-/* Those of a store with codes. */
+/* Sets the rows of a store with quantized rows. */
 static void rows_of_both(block_rows *b, const decode_chunk *c, const row_source *from, size_t first, size_t bytes)
 {
     for (size_t i = 0; i < b->n; i++) {
-        size_t entry = first + entry_of(b->turns, i);
+        size_t entry = first + entry_of(b->interleaved, i);
         int32_t row = from->at[c->idx ? (size_t)c->idx[entry] : entry];
         b->code[i] = -1 - row;
         b->coded += row < 0;
@@ -59,36 +59,36 @@ static void rows_of_both(block_rows *b, const decode_chunk *c, const row_source 
     }
 }
 
-/* Rows of block `at` of a chunk that ends at `end`; addresses behind it are left out (n = 0). */
+/* Sets the rows of block `at` of a chunk that ends at `end`; none past the end (n = 0). */
 static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, size_t end)
 {
     size_t bytes = kv_row_bytes(from->type, c->head_dim);
     int64_t first = c->first + (int64_t)at;
     b->n = at >= end ? 0 : end - at < DECODE_BLOCK ? end - at : DECODE_BLOCK;
     b->coded = 0;
-    b->turns = in_turns(c, first, b->n);
+    b->interleaved = interleaves(c, first, b->n);
     if (from->bits) rows_of_both(b, c, from, (size_t)first, bytes);
     else if (!c->idx)
         for (size_t i = 0, p = (size_t)first * bytes; i < b->n; i++, p += bytes) b->row[i] = from->exact + p;
     else
         for (size_t i = 0; i < b->n; i++)
-            b->row[i] = from->exact + (size_t)c->idx[(size_t)first + entry_of(b->turns, i)] * bytes;
+            b->row[i] = from->exact + (size_t)c->idx[(size_t)first + entry_of(b->interleaved, i)] * bytes;
     size_t most = b->coded ? from->row_bytes : bytes;
     for (size_t i = b->n; b->n && i < ROWS; i++) b->row[i] = b->row[b->n - 1];
     b->lines = b->n ? (most + LINE - 1) / LINE : 0;
     b->short_jumps = c->idx && most <= SHORT_ROW;
 }
 
-/* The same rows as float, at `to`. */
+/* Converts these rows to floats at `to`. */
 static void widen_rows(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, float *to)
 {
     LEVEL(k_rows)(to, c->head_dim, from, c->idx, c->first + (int64_t)at, b->n);
     for (size_t i = 0; i < ROWS; i++)
-        b->row[i] = (const unsigned char *)(to + entry_of(b->turns, i < b->n ? i : b->n - 1) * c->head_dim);
+        b->row[i] = (const unsigned char *)(to + entry_of(b->interleaved, i < b->n ? i : b->n - 1) * c->head_dim);
 }
 
-/* Channels [k, k + VF_LANES) of both halves of a row of type t, or those that are left, rotated. */
-INLINE void turn_channels(const dtype t, float *out, const void *row, const float *table, size_t half, size_t k,
+/* Rotates channels [k, k + VF_LANES) of both halves of a row of type t, or the remaining ones (RoPE). */
+INLINE void rope_channels(const dtype t, float *out, const void *row, const float *table, size_t half, size_t k,
                           const bool whole)
 {
     const size_t n = whole ? VF_LANES : half - k;
@@ -100,43 +100,43 @@ INLINE void turn_channels(const dtype t, float *out, const void *row, const floa
     vf_store_some(out + half + k, vf_add(vf_mul(b, vf_load(co)), vf_mul(a, vf_load(si))), n);
 }
 
-INLINE void turn_as(const dtype t, const block_rows *b, const decode_chunk *c, size_t at)
+INLINE void rope_as(const dtype t, const block_rows *b, const decode_chunk *c, size_t at)
 {
     const size_t half = c->head_dim / 2, full = half / VF_LANES * VF_LANES;
     for (size_t i = 0; i < b->n; i++) {
-        size_t entry = entry_of(b->turns, i);
-        const float *table = c->turn + (at + entry) * c->head_dim;
+        size_t entry = entry_of(b->interleaved, i);
+        const float *table = c->rope + (at + entry) * c->head_dim;
         float *out = c->work + entry * c->head_dim;
-        for (size_t k = 0; k < full; k += VF_LANES) turn_channels(t, out, b->row[i], table, half, k, true);
-        if (full < half) turn_channels(t, out, b->row[i], table, half, full, false);
+        for (size_t k = 0; k < full; k += VF_LANES) rope_channels(t, out, b->row[i], table, half, k, true);
+        if (full < half) rope_channels(t, out, b->row[i], table, half, full, false);
     }
 }
 
-/* The rows of K of block `at` as float, rotated; at first as they are stored, or widened. */
-static void turn_rows(block_rows *b, const decode_chunk *c, size_t at, bool widened)
+/* Converts the K rows of block `at` to floats with RoPE applied; widened: they are floats already. */
+static void rope_rows(block_rows *b, const decode_chunk *c, size_t at, bool widened)
 {
     const dtype t = widened ? DT_F32 : c->k.type;
-    if (t == DT_F32) turn_as(DT_F32, b, c, at);
-    else if (t == DT_F16) turn_as(DT_F16, b, c, at);
-    else turn_as(DT_BF16, b, c, at);
+    if (t == DT_F32) rope_as(DT_F32, b, c, at);
+    else if (t == DT_F16) rope_as(DT_F16, b, c, at);
+    else rope_as(DT_BF16, b, c, at);
     for (size_t i = 0; i < ROWS; i++)
-        b->row[i] = (const unsigned char *)(c->work + entry_of(b->turns, i < b->n ? i : b->n - 1) * c->head_dim);
+        b->row[i] = (const unsigned char *)(c->work + entry_of(b->interleaved, i < b->n ? i : b->n - 1) * c->head_dim);
 }
 
-/* Queries as score_tile reads them: vectors of `heads` heads side by side, the last ones filled up with zeros. */
+/* Arranges queries for score_tile: vectors of `heads` heads side by side, the last ones padded with zeros. */
 static void pack_queries(float *to, const float *q, size_t heads, size_t d)
 {
     for (size_t c = 0; c < d; c += VF_LANES)
         for (size_t h = 0; h < heads; h++, to += VF_LANES) vf_store(to, vf_load_some(q + h * d + c, d - c));
 }
 
-/* Bytes from an element of a row to the next one; of a row in blocks, whose elements are found by their number: 1. */
+/* Returns the bytes between two elements of a row; 1 for block rows, whose elements are indexed. */
 INLINE size_t step_of(const dtype t)
 {
     return dtype_in_qblocks(t) ? 1 : dtype_size(t);
 }
 
-/* The elements from number i behind `at` on, of a row of d. */
+/* Loads the elements from number i after `at` on, of a row of d elements. */
 INLINE VF row_load(const unsigned char *row, size_t at, size_t i, const dtype t, size_t d)
 {
     return dtype_in_qblocks(t) ? vf_load_block(row, at + i, t, d) : vf_load_as(row + at, i, t);
@@ -159,7 +159,7 @@ INLINE void products(const int heads, const int vecs, const dtype t, VF acc[VF_L
     }
 }
 
-/* Scores of VF_LANES / heads keys. */
+/* Returns the scores of VF_LANES / heads keys. */
 INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, const unsigned char *const *rows)
 {
     enum { STEP = 4 };
@@ -182,8 +182,8 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
     return vf_sum_each(acc);
 }
 
-/* Adds the biases of the block to its scores; returns their maxima, lane by lane. Out of the way of the loops of jobs
- * without a bias. */
+/* Adds the biases of the block to its scores; returns their maxima, lane by lane. Not inlined, to keep it out of the
+ * loops of jobs without a bias. */
 static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const float *biases, const decode_chunk *c,
                                                const block_rows *k, size_t at)
 {
@@ -202,24 +202,24 @@ static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const flo
     return vf_load(most);
 }
 
-/* The maximum over the lanes of each head, in all of them. */
+/* Returns the maximum over the lanes of each head, in all of them. */
 INLINE VF max_of_heads(const int heads, VF v)
 {
     UNROLL for (int by = 1; by < VF_LANES / heads; by *= 2) v = vf_max(v, vf_swap(v, by));
     return v;
 }
 
-/* Turns the block's scores with maximum `most` into weights. top and sum: vectors of the heads' lanes, of which
- * those of sum are still to be added. may_hide: a head's scores may all be -INFINITY. Returns what rescales the sums so
- * far. */
+/* Converts the block's scores with maximum `most` to weights. top and sum: vectors of the heads' lanes; the lanes of
+ * sum are added at the end. may_hide: all scores of a head may be -INFINITY. Returns the factor for the sums so far. */
 INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top, float *sum, bool may_hide)
 {
     const size_t keys = (size_t)(VF_LANES / heads), tiles = (n + keys - 1) / keys;
     for (size_t i = n; i < tiles * keys; i++)
         for (size_t h = 0; h < (size_t)heads; h++) p[(tiles - 1) * VF_LANES + h * keys + i % keys] = -INFINITY;
-    VF old = vf_load(top), now = vf_max(old, max_of_heads(heads, most)), total = vf_zero(); /* NaN in most stays */
+    VF old = vf_load(top), now = vf_max(old, max_of_heads(heads, most)), total = vf_zero(); /* NaN in most is kept */
     vf_store(top, now);
-    if (may_hide) now = vf_max(now, vf_set1(-FLT_MAX)); /* of which -INFINITY may be subtracted from */
+    if (may_hide)
+        now = vf_max(now, vf_set1(-FLT_MAX)); /* a finite value, so that subtracting it from -INFINITY is defined */
     for (size_t i = 0; i < tiles; i++) {
         VF e = vf_exp_down(vf_sub(vf_load(p + i * VF_LANES), now));
         vf_store(p + i * VF_LANES, e);
@@ -230,10 +230,10 @@ INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top
     return factor;
 }
 
-/* acc[h][c..] = acc * factor + sum over the block's keys of weight * v, for `vecs` vectors. n_tail:
- * lanes of a partial vector (then vecs is 1), 0 for full ones. next: NULL, or the next block's K. */
+/* acc[h][c..] = acc * factor + sum over the block's keys of weight * v, for `vecs` vectors. n_tail: lanes of a partial
+ * vector (then vecs is 1), 0 for full ones. next: NULL, or the next block's K to prefetch. */
 INLINE void values_tile(const int heads, const int vecs, const dtype t, const decode_state *s, float *acc, size_t d,
-                        size_t c, size_t n_tail, const float *factor, asking *next)
+                        size_t c, size_t n_tail, const float *factor, prefetcher *next)
 {
     const int keys = VF_LANES / heads;
     VF a[PV_ACC];
@@ -246,7 +246,7 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
     const float *w = s->p;
     const unsigned char *const *row = s->v->row, *const *end = row + s->v->n;
     for (; row < end; row += keys, w += VF_LANES) {
-        if (next) ask(next);
+        if (next) prefetch_next(next);
         UNROLL for (int i = 0; i < keys; i++)
         {
             VF v[PV_ACC];
@@ -267,7 +267,7 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
     }
 }
 
-/* Block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
+/* Processes block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
 INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const decode_chunk *c, decode_state *s,
                         const block_rows *k, const block_rows *next, size_t at, size_t h0)
 {
@@ -279,10 +279,10 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
     float factor[VF_LANES];
     VF most = vf_set1(-INFINITY);
     size_t n = k->n;
-    asking v = {s->v, 0, keys, 1, 0};
+    prefetcher v = {s->v, 0, keys, 1, 0};
     const float *q = s->q + h0 * s->q_stride;
     for (size_t i = 0; i < n; i += keys) {
-        if (first) ask(&v);
+        if (first) prefetch_next(&v);
         VF score = score_tile(heads, kt, q, d, k->row + i);
         most = vf_max(most, score);
         vf_store(s->p + i / keys * VF_LANES, score);
@@ -296,7 +296,7 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
     vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0], of->bias));
     float *acc = s->acc + h0 * d;
     size_t wide = (size_t)vecs * VF_LANES, parts = d / wide + d % wide / VF_LANES + (d % VF_LANES != 0);
-    asking ahead = {next, 0, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;
+    prefetcher ahead = {next, 0, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;
     for (size_t ch = 0, end; ch < d; ch = end) {
         end = ch + wide <= d ? ch + wide : ch + VF_LANES <= d ? ch + VF_LANES : d;
         if (ch + wide <= d) values_tile(heads, vecs, vt, s, acc, d, ch, 0, factor, look);
@@ -305,14 +305,14 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
     }
 }
 
-/* Query heads of the pass that begins at head h: of one query. */
+/* Returns the query heads of the pass that starts at head h; all belong to one query. */
 INLINE size_t pass_heads(const decode_chunk *c, size_t h)
 {
     size_t left = c->group - h % c->group;
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-/* Functions of their own: in a common one the loops spill addresses. */
+/* Separate functions: in a common one the loops spill addresses. */
 typedef void pass_fn(const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at,
                      size_t h0);
 #define PASS(heads, k_type, v_type)                                                                                    \
@@ -330,7 +330,7 @@ PASSES(F32, BF16)
 PASSES(Q8, Q8)
 PASSES(Q4, Q4)
 
-/* K as V, by its type, and K that was turned; of 1, 2 and 4 heads. */
+/* K with the type of V, and K after RoPE; for 1, 2 and 4 heads. */
 static pass_fn *const passes[][DT_Q4 + 1][3] = {
     {[DT_F32] = {pass_1_F32_F32, pass_2_F32_F32, pass_4_F32_F32},
      [DT_F16] = {pass_1_F16_F16, pass_2_F16_F16, pass_4_F16_F16},
@@ -342,14 +342,14 @@ static pass_fn *const passes[][DT_Q4 + 1][3] = {
      [DT_BF16] = {pass_1_F32_BF16, pass_2_F32_BF16, pass_4_F32_BF16}},
 };
 
-/* Rows in blocks whose keys are rotated as they are read become floats, turned back. */
+/* True if block rows need RoPE and are therefore converted to floats, rotated back. */
 static bool all_widened(const decode_chunk *c)
 {
-    return c->turn && dtype_in_qblocks(c->k.type);
+    return c->rope && dtype_in_qblocks(c->k.type);
 }
 
-/* Whether the passes of n queries over a block cost more than making floats of its rows once: from three on (measured
- * with AVX2). */
+/* True if n queries' passes over a block cost more than converting its rows to floats once: from three passes on
+ * (measured with AVX2). */
 static bool worth_widening(const decode_chunk *c, size_t n)
 {
     return dtype_in_qblocks(c->k.type) && n * ((c->group + 3) / 4) > 2;
@@ -360,9 +360,11 @@ static void decode_start(decode_state *s, const decode_chunk *c)
     const size_t d = c->head_dim, g = c->group;
     float *scaled = s->scaled;
     s->from_k = c->k, s->from_v = c->v;
-    if (!all_widened(c)) s->from_k.turned = s->from_v.turned = false; /* as they are held: queries are turned */
+    if (!all_widened(c))
+        s->from_k.rotated = s->from_v.rotated = false; /* rows are used as stored: queries are rotated */
     for (size_t i = 0; i < c->n_queries; i++) LEVEL(k_scale)(scaled + i * g * d, c->of[i].q, c->scale, g * d);
-    for (size_t h = 0; h < c->n_queries * g && c->k.turned && !all_widened(c); h++) LEVEL(k_turn)(scaled + h * d, d);
+    for (size_t h = 0; h < c->n_queries * g && c->k.rotated && !all_widened(c); h++)
+        LEVEL(k_hadamard)(scaled + h * d, d);
     s->q_stride = (d + VF_LANES - 1) / VF_LANES * VF_LANES;
     memset(s->acc, 0, c->n_queries * g * d * sizeof *s->acc);
     for (size_t h = 0; h < c->n_queries * g; h += pass_heads(c, h)) {
@@ -373,7 +375,7 @@ static void decode_start(decode_state *s, const decode_chunk *c)
     LEVEL(codes_open)(&s->codes, c, scaled);
 }
 
-/* The sum over the lanes of each head, and what of its keys was multiplied in codes. */
+/* Sums the lanes of each head, and adds the sums of integer products. */
 static void decode_end(decode_state *s, const decode_chunk *c)
 {
     const size_t d = c->head_dim, g = c->group;
@@ -389,36 +391,36 @@ static void decode_end(decode_state *s, const decode_chunk *c)
             for (size_t j = 0; j < keys; j++) of->sum[own] += s->sum[h][i * keys + j];
             if (s->codes.on) LEVEL(codes_close)(&s->codes, h + i, acc, of->top + own, of->sum + own);
             memcpy(of->acc + own * d, acc, d * sizeof *acc);
-            if (c->v.turned && !all_widened(c)) LEVEL(k_turn)(of->acc + own * d, d);
+            if (c->v.rotated && !all_widened(c)) LEVEL(k_hadamard)(of->acc + own * d, d);
         }
     }
 }
 
-/* The rows of block `at`, which is at work or the next one, up to `end`. */
+/* Sets the rows of block `at`, the current or the next one, up to `end`. */
 static void both_rows_of(decode_state *s, const decode_chunk *c, size_t at, size_t end)
 {
-    size_t turn = at / DECODE_BLOCK % 2;
-    rows_of(&s->k[turn], c, &c->k, at, end);
-    rows_of(&s->values[turn], c, &c->v, at, end);
+    size_t slot = at / DECODE_BLOCK % 2;
+    rows_of(&s->k[slot], c, &c->k, at, end);
+    rows_of(&s->values[slot], c, &c->v, at, end);
 }
 
-/* Block `at` for the queries [i, i + n), which all see its rows up to `end`. */
+/* Processes block `at` for the queries [i, i + n), which all see its rows up to `end`. */
 static void block_queries(const decode_chunk *c, decode_state *s, size_t at, size_t i, size_t n, size_t end)
 {
-    size_t turn = at / DECODE_BLOCK % 2;
-    block_rows *k = &s->k[turn];
-    const block_rows *next = &s->k[turn ^ 1];
-    s->v = &s->values[turn];
+    size_t slot = at / DECODE_BLOCK % 2;
+    block_rows *k = &s->k[slot];
+    const block_rows *next = &s->k[slot ^ 1];
+    s->v = &s->values[slot];
     both_rows_of(s, c, at + DECODE_BLOCK, end);
     s->heads = i * c->group, s->end = (i + n) * c->group;
     if (s->codes.on && (!c->k.bits || (k->coded == k->n && s->v->coded == k->n)) &&
-        LEVEL(codes_block)(&s->codes, k, s->v, next, &s->values[turn ^ 1], at, s->heads, s->end))
+        LEVEL(codes_block)(&s->codes, k, s->v, next, &s->values[slot ^ 1], at, s->heads, s->end))
         return;
     s->widen = k->coded || s->v->coded || all_widened(c) || worth_widening(c, n);
     if (s->widen) widen_rows(k, c, &s->from_k, at, c->work);
-    if (c->turn) turn_rows(k, c, at, s->widen);
+    if (c->rope) rope_rows(k, c, at, s->widen);
     for (size_t h = s->heads; h < s->end; h += pass_heads(c, h))
-        passes[c->turn != NULL][s->widen ? DT_F32 : c->k.type][pass_heads(c, h) / 2](c, s, k, next, at, h);
+        passes[c->rope != NULL][s->widen ? DT_F32 : c->k.type][pass_heads(c, h) / 2](c, s, k, next, at, h);
 }
 
 void LEVEL(k_decode)(const decode_chunk *job)
@@ -435,15 +437,15 @@ void LEVEL(k_decode)(const decode_chunk *job)
     if (LEVEL(codes_order)(&ordered, slot, c, least, most)) c = &ordered;
     decode_start(&s, c);
     both_rows_of(&s, c, 0, most);
-    asking begin = {&s.k[0], 0, s.k[0].n, 1, 0}, then = {&s.values[0], 0, s.k[0].n, 1, 0};
-    ask(&begin);
-    if (s.codes.on) ask(&then);
+    prefetcher begin = {&s.k[0], 0, s.k[0].n, 1, 0}, then = {&s.values[0], 0, s.k[0].n, 1, 0};
+    prefetch_next(&begin);
+    if (s.codes.on) prefetch_next(&then);
     for (size_t at = 0; at < most; at += DECODE_BLOCK) {
         if (least == most || at + DECODE_BLOCK <= least) {
             block_queries(c, &s, at, 0, c->n_queries, most);
             continue;
         }
-        for (size_t i = 0; i < c->n_queries; i++) { /* the end, of which each sees its own part */
+        for (size_t i = 0; i < c->n_queries; i++) { /* the end, where each query sees a different number of rows */
             if (at >= c->of[i].n) continue;
             both_rows_of(&s, c, at, c->of[i].n);
             block_queries(c, &s, at, i, 1, c->of[i].n);
@@ -462,7 +464,7 @@ void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, 
     memset(out, 0, dim * sizeof *out);
     for (size_t i = 0; i < n_parts; i++) {
         float t = top[i * stat_stride], w[VF_LANES];
-        if (t == -INFINITY) continue; /* its row may hold anything */
+        if (t == -INFINITY) continue; /* its row is undefined */
         vf_store(w, vf_exp(vf_set1(t - max)));
         total += w[0] * (sum ? sum[i * stat_stride] : 1);
         const float *a = acc + i * acc_stride;

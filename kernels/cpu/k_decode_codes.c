@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Blocks of decode attention all of whose rows are codes (decode.h), by products of whole numbers with sums of 32 bits.
+/* Blocks of decode attention with only quantized or block rows (decode.h), by integer products with 32-bit sums.
  *
- * A query and the weights of a block are whole numbers of 16 bits. What makes numbers of codes is taken out of the sums
- * where it is the same for all of them, the scale of a channel into the query, that of a row's run into its weight:
- *   K by runs      q.k = sum over runs of b (q.code) + a (sum of q)       (rows in blocks: a = -offset b)
- *   K by channels  q.k = (q b).code + q.a                                 (a query of its own for each group of rows)
+ * A query and the weights of a block are 16-bit integers. Scales and offsets are moved out of the sums: the scale of a
+ * channel is multiplied into the query, that of a row's run into its weight:
+ *   K by runs      q.k = sum over runs of b (q.code) + a (sum of q)       (block rows: a = -offset b)
+ *   K by channels  q.k = (q b).code + q.a                                 (one query for each group of rows)
  *   V              sum of w v = sum of (w b) code + sum of w a
- * w b has 16 bits beside the largest of the block, of a head and of two runs, so that the error is small beside what
- * the block gives, however small that is.
+ * w b has 16 bits relative to the largest value of the block, of a head and of two runs, so that the error is small
+ * relative to the block's contribution, however small that is.
  *
- * How codes meet for the products: codes_vbmi.h, codes_avx2.h. */
+ * codes_vbmi.h and codes_avx2.h define the layout of codes for the products. */
 #include "config.h"
 
 #include "kernels/cpu/decode.h"
@@ -23,25 +23,26 @@
 #include "kernels/cpu/rows.h"
 
 enum {
-    SLICE = 64, /* channels that are multiplied together: two runs of rows in blocks */
+    SLICE = 64, /* channels that are multiplied together: two runs of block rows */
     SLICES = HEAD_DIM_MAX / SLICE,
     TILE = VF_LANES,
     TILES = DECODE_BLOCK / TILE,
-    TURN_ASKS = 4,  /* of turn_values, a slice; turn_keys has one a tile */
-    LARGEST = 32512 /* 256 * 127 */
+    TRANSPOSE_PREFETCHES = 4, /* prefetch steps of transpose_values in a slice; transpose_keys has one a tile */
+    LARGEST = 32512           /* 256 * 127 */
 };
 
-/* A block as products take it. */
+/* A block in the form that the products need. */
 typedef struct {
     size_t n, n_groups;
-    size_t group_of[TILES]; /* K by channels: of a tile, of those that follow */
+    size_t group_of[TILES]; /* K by channels: group index of each tile */
     float a[TILES][HEAD_DIM_MAX], b[TILES][HEAD_DIM_MAX];
-    code_query q[DECODE_GROUP][TILES]; /* q b of each head */
+    code_query q[DECODE_GROUP][TILES]; /* q b of each head and group */
     float unit[DECODE_GROUP][TILES], plus[DECODE_GROUP][TILES];
     float k_a[CODE_RUNS][DECODE_BLOCK], k_b[CODE_RUNS][DECODE_BLOCK]; /* K by runs */
     float v_a[CODE_RUNS][DECODE_BLOCK], v_b[CODE_RUNS][DECODE_BLOCK];
     float p[DECODE_GROUP][DECODE_BLOCK], sum[DECODE_GROUP][VF_LANES], rest[DECODE_GROUP][CODE_RUNS][VF_LANES];
-    float most[DECODE_GROUP], factor[DECODE_GROUP], own[DECODE_GROUP]; /* of sums so far, of this block */
+    float most[DECODE_GROUP], factor[DECODE_GROUP],
+        own[DECODE_GROUP]; /* factors of the sums so far, and of this block */
 } code_block;
 
 #if SIMD_VBMI
@@ -61,17 +62,17 @@ static bool rows_fit(const decode_chunk *c)
 {
     const row_source *k = &c->k, *v = &c->v;
     size_t d = c->head_dim;
-    if (c->turn || d % SLICE) return false;
+    if (c->rope || d % SLICE) return false;
     if (!k->bits) return dtype_in_qblocks(k->type) && k->type == v->type;
-    if (k->turned || v->turned || v->group || v->run % ROW_BLOCK || d % v->run) return false;
+    if (k->rotated || v->rotated || v->group || v->run % ROW_BLOCK || d % v->run) return false;
     return k->group ? k->group % TILE == 0 : k->run == v->run;
 }
 
-/* ---- order ---- */
+/* ---- ordering ---- */
 
 enum { ORDER_ROWS = 2 * CODE_CHUNK };
 
-/* How many of the first n / TILE tiles of a chunk have code rows of one group. */
+/* Returns how many of the first n / TILE tiles of a chunk have quantized rows of one group. */
 static size_t tiles_in_order(const int32_t *number, size_t n, size_t group)
 {
     size_t in_order = 0;
@@ -83,8 +84,8 @@ static size_t tiles_in_order(const int32_t *number, size_t n, size_t group)
     return in_order;
 }
 
-/* The slots of n code rows by their numbers, less `lowest`: -1 where there is none. Exact rows and those too far off go
- * to `rest`, whose number is returned. */
+/* Writes the slots of n quantized rows by their numbers minus `lowest`; -1 for none. Other rows and numbers out of
+ * range go to `rest`, whose size is returned. */
 static size_t sort_rows(int32_t slot_of[ORDER_ROWS], int32_t *rest, const int32_t *number, size_t n, int32_t first,
                         uint32_t lowest)
 {
@@ -100,9 +101,10 @@ static size_t sort_rows(int32_t slot_of[ORDER_ROWS], int32_t *rest, const int32_
 
 bool LEVEL(codes_order)(decode_chunk *to, int32_t slot[CODE_CHUNK], const decode_chunk *c, size_t least, size_t most)
 {
-    int32_t slot_of[ORDER_ROWS], number[CODE_CHUNK], rest[CODE_CHUNK]; /* number: of code rows; others' are negative */
+    int32_t slot_of[ORDER_ROWS], number[CODE_CHUNK],
+        rest[CODE_CHUNK]; /* number: of quantized rows; others' are negative */
     const size_t group = c->k.group;
-    if (!c->k.bits || !group || group % TILE || ORDER_ROWS % group || c->idx || c->turn || most > CODE_CHUNK)
+    if (!c->k.bits || !group || group % TILE || ORDER_ROWS % group || c->idx || c->rope || most > CODE_CHUNK)
         return false;
     uint32_t lowest = UINT32_MAX;
     for (size_t i = 0; i < least; i++) {
@@ -159,7 +161,7 @@ void LEVEL(codes_open)(code_sums *s, const decode_chunk *c, const float *q)
 
 /* ---- a block's rows ---- */
 
-/* a and b of each run of the block's rows; rows in blocks have scales alone. False: some are not finite. */
+/* Reads a and b of each run of the block's rows; block rows have scales only. False if some are not finite. */
 static bool runs_of(float (*a)[DECODE_BLOCK], float (*b)[DECODE_BLOCK], const row_source *s, const block_rows *r)
 {
     uint32_t h[DECODE_BLOCK];
@@ -185,7 +187,7 @@ static bool runs_of(float (*a)[DECODE_BLOCK], float (*b)[DECODE_BLOCK], const ro
     return !odd;
 }
 
-/* The pairs of a group of rows; what is not finite. */
+/* Reads the pairs of a group of rows; returns a mask of non-finite values. */
 static unsigned pairs_of(float *a, float *b, const row_source *s, size_t group)
 {
     const size_t d = s->head_dim;
@@ -201,7 +203,8 @@ static unsigned pairs_of(float *a, float *b, const row_source *s, size_t group)
     return odd;
 }
 
-/* The groups of the block's tiles, and their pairs. False: a tile has rows of several, or some are not finite. */
+/* Reads the groups of the block's tiles, and their pairs. False if a tile has rows of several groups, or some pairs are
+ * not finite. */
 static bool groups_of(code_block *b, const row_source *s, const block_rows *k)
 {
     size_t before = SIZE_MAX;
@@ -243,7 +246,7 @@ static void score_runs(const code_sums *s, const code_block *b, const uint8_t *k
     UNROLL for (int t = 0; t < TILES; t++) vf_store(p + t * TILE, vf_mul(sum[t], unit));
 }
 
-/* The queries of head h for the groups of the block. */
+/* Computes the queries of head h for the groups of the block. */
 INLINE void queries_of(const int bits, const code_sums *s, code_block *b, size_t h)
 {
     const size_t d = s->c->head_dim;
@@ -268,7 +271,7 @@ static void score_channels(const code_sums *s, const code_block *b, const uint8_
     const size_t d = s->c->head_dim;
     const code_query *q[TILES];
     int_sums x[TILES];
-    bool alike = true; /* the tiles of each half */
+    bool alike = true; /* the tiles of each half share a group */
     UNROLL for (int t = 0; t < TILES; t++)
     {
         q[t] = &b->q[h][b->group_of[t]];
@@ -284,21 +287,21 @@ static void score_channels(const code_sums *s, const code_block *b, const uint8_
     }
 }
 
-/* The products of queries and keys, to p; the next keys are asked for meanwhile. */
+/* Computes the products of queries and keys to p, and prefetches the next keys. */
 INLINE void score_rows(const int bits, const bool by_channel, const code_sums *s, code_block *b, const block_rows *k,
                        const block_rows *next, size_t h0, size_t h1)
 {
-    asking then = {next, 0, next->n, TILES + h1 - h0, 0};
-    uint8_t *turned = (uint8_t *)s->c->work;
-    turn_keys(bits, turned, k, s->c->head_dim / SLICE, &then);
+    prefetcher then = {next, 0, next->n, TILES + h1 - h0, 0};
+    uint8_t *transposed = (uint8_t *)s->c->work;
+    transpose_keys(bits, transposed, k, s->c->head_dim / SLICE, &then);
     for (size_t h = h0; h < h1; h++) {
-        ask(&then);
-        if (by_channel) score_channels(s, b, turned, h, b->p[h]);
-        else score_runs(s, b, turned, h, b->p[h]);
+        prefetch_next(&then);
+        if (by_channel) score_channels(s, b, transposed, h, b->p[h]);
+        else score_runs(s, b, transposed, h, b->p[h]);
     }
 }
 
-/* Adds a bias to the scores of head h, hands them out, and finds the largest. */
+/* Adds a bias to the scores of head h, stores them if requested, and finds the largest. */
 static void finish_scores(const code_sums *s, code_block *b, const block_rows *k, size_t at, size_t h)
 {
     const decode_chunk *c = s->c;
@@ -313,14 +316,14 @@ static void finish_scores(const code_sums *s, code_block *b, const block_rows *k
     b->most[h] = vf_hmax(most);
 }
 
-/* What rescales the sums so far, and what this block's count. */
+/* Computes the factors of the sums so far and of this block's sums. */
 static void rescale(code_sums *s, code_block *b, size_t h0, size_t h1)
 {
     for (size_t h = h0; h < h1; h += VF_LANES) {
         const size_t n = h1 - h < VF_LANES ? h1 - h : VF_LANES;
         VF top = vf_load_some(s->top + h, n), most = vf_load_some(b->most + h, n), now = vf_max(top, most);
         vf_store_some(s->top + h, now, n);
-        now = vf_max(now, vf_set1(-FLT_MAX)); /* of which -INFINITY may be subtracted from */
+        now = vf_max(now, vf_set1(-FLT_MAX)); /* a finite value, so that subtracting it from -INFINITY is defined */
         vf_store_some(b->factor + h, vf_exp_down(vf_sub(top, now)), n);
         vf_store_some(b->own + h, vf_exp_down(vf_sub(most, now)), n);
     }
@@ -328,7 +331,8 @@ static void rescale(code_sums *s, code_block *b, size_t h0, size_t h1)
 
 /* ---- values ---- */
 
-/* The weights of head h beside the block's largest score, with V's scales, their sum and that of what runs add to V. */
+/* Computes the weights of head h relative to the block's largest score, multiplied with V's scales; their sum; and the
+ * sum of the offsets of V's runs. */
 INLINE void weigh_head(const code_sums *s, code_block *b, size_t h, slice_weights *w)
 {
     const size_t d = s->c->head_dim, run = s->c->v.bits ? s->c->v.run : ROW_BLOCK;
@@ -377,18 +381,18 @@ INLINE void value_slice(const int bits, code_sums *s, const code_block *b, const
 
 /* Adds the block's values to the sums. */
 INLINE void add_values(const int bits, code_sums *s, const code_block *b, const block_rows *v, size_t h0, size_t h1,
-                       slice_weights w[][SLICES], asking *next)
+                       slice_weights w[][SLICES], prefetcher *next)
 {
     const size_t slices = s->c->head_dim / SLICE;
-    uint8_t *turned = (uint8_t *)s->c->work; /* the keys are done with */
-    turn_values(bits, turned, v, slices, next);
+    uint8_t *transposed = (uint8_t *)s->c->work; /* the keys are no longer needed */
+    transpose_values(bits, transposed, v, slices, next);
     for (size_t h = h0; h < h1; h++) {
-        ask(next);
-        for (size_t i = 0; i < slices; i++) value_slice(bits, s, b, turned, h, i, &w[h][i]);
+        prefetch_next(next);
+        for (size_t i = 0; i < slices; i++) value_slice(bits, s, b, transposed, h, i, &w[h][i]);
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the whole block ---- */
 
 INLINE bool block_as(const int bits, code_sums *s, code_block *b, const block_rows *k, const block_rows *v,
                      const block_rows *next_k, const block_rows *next_v, size_t at, size_t h0, size_t h1)
@@ -401,10 +405,11 @@ INLINE bool block_as(const int bits, code_sums *s, code_block *b, const block_ro
     else score_rows(bits, false, s, b, k, next_k, h0, h1);
     for (size_t h = h0; h < h1; h++) finish_scores(s, b, k, at, h);
     if (!runs_of(b->v_a, b->v_b, &c->v, v)) return false;
-    slice_weights w[DECODE_GROUP][SLICES]; /* of all heads before the sums: one waits for its largest, not all */
-    asking then = {next_v, 0, next_v->n, 2 * (h1 - h0) + TURN_ASKS * c->head_dim / SLICE, 0};
+    slice_weights w[DECODE_GROUP][SLICES]; /* of all heads before the sums, so that the wait for one head's maximum
+                                              overlaps with the others */
+    prefetcher then = {next_v, 0, next_v->n, 2 * (h1 - h0) + TRANSPOSE_PREFETCHES * c->head_dim / SLICE, 0};
     for (size_t h = h0; h < h1; h++) {
-        ask(&then);
+        prefetch_next(&then);
         weigh_head(s, b, h, w[h]);
     }
     rescale(s, b, h0, h1);
@@ -433,7 +438,7 @@ void LEVEL(codes_close)(const code_sums *s, size_t h, float *acc, float *top, fl
         size_t in = i % SLICE, c = i - in + channel_at(s->bits, in / TILE, in % TILE);
         acc[c] = acc[c] * w[0] + s->acc[h * d + i] * w[1];
     }
-    for (size_t r = 0; r < d / run; r++) { /* what is the same for all channels of a run */
+    for (size_t r = 0; r < d / run; r++) { /* the part that is equal for all channels of a run */
         float rest = s->c->v.bits ? vf_sum(vf_load(s->rest[h][r])) : -(float)s->offset * weights_of(s->rest[h], r);
         for (size_t c = r * run; c < (r + 1) * run; c++) acc[c] += rest * w[1];
     }
@@ -442,5 +447,5 @@ void LEVEL(codes_close)(const code_sums *s, size_t h, float *acc, float *top, fl
 }
 
 #else
-typedef int k_decode_codes_is_empty; /* a file has a declaration */
+typedef int k_decode_codes_is_empty; /* ISO C forbids an empty file */
 #endif

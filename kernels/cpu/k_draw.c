@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Passes over the numbers of draw.h. Sums are in double: what they decide is a share of up to 2^-24. */
+/* Passes over the numbers of draw.h. Sums are in double: they decide fractions down to 2^-24. */
 #include "config.h"
 
 #include <float.h>
@@ -10,7 +10,7 @@ enum { TWO = 2 * VF_LANES };
 
 bool LEVEL(k_finite)(const float *x, size_t n)
 {
-    VF a = vf_zero(), b = a; /* x - x is 0, or NaN where x is not finite */
+    VF a = vf_zero(), b = a; /* x - x is 0, or NaN if x is not finite */
     size_t i = 0;
     for (; i + TWO <= n; i += TWO) {
         VF v = vf_load(x + i), w = vf_load(x + i + VF_LANES);
@@ -29,7 +29,7 @@ float LEVEL(k_clamp)(float *x, size_t n)
     const VF most = vf_set1(FLT_MAX), least = vf_set1(-FLT_MAX);
     VF top = least;
     for (size_t i = 0; i < n; i += VF_LANES) {
-        /* + 0: the sign of a difference says which is larger, but for that of a negative zero and a zero */
+        /* + 0: comparisons use the sign of a difference, which fails for -0 and 0 */
         VF v = vf_add(vf_min(vf_max(vf_load_some(x + i, n - i), least), most), vf_zero());
         vf_store_some(x + i, v, n - i);
         if (n - i >= VF_LANES) top = vf_max(v, top);
@@ -56,7 +56,7 @@ void LEVEL(k_part_sums)(double *sum, const float *p, size_t n)
     for (size_t i = 0; i < n; i += DRAW_PART) *sum++ = sum_part(p + i, n - i);
 }
 
-/* 2^(by * (x - top)) to 2^-21 for x near top, as the exponent's rounding allows; 0 below 2^-126. Source of the
+/* 2^(by * (x - top)) to 2^-21 for x near top, limited by the rounding of the exponent; 0 below 2^-126. Source of the
  * polynomial: Cephes, exp2f.c. */
 INLINE VF mass_of(VF x, VF top, VF by)
 {
@@ -90,8 +90,8 @@ void LEVEL(k_masses)(float *p, double *sum, const float *x, size_t n, float top,
 
 typedef int32_t int4 __attribute__((vector_size(16)));
 
-/* Writes base + i for every bit i of `lanes` in ascending order, and behind them up to 3 numbers more. Without
- * branches: which lanes are set is as good as random. */
+/* Writes base + i for every bit i of `lanes` in ascending order, followed by up to 3 extra numbers. Branch-free, since
+ * the set of lanes is unpredictable. */
 INLINE size_t put_lanes(int32_t *out, unsigned lanes, size_t base)
 {
     static const int4 place[16] = {{0}, {0},    {1},    {0, 1},    {2},    {0, 2},    {1, 2},    {0, 1, 2},
@@ -108,7 +108,7 @@ INLINE size_t put_lanes(int32_t *out, unsigned lanes, size_t base)
     return count;
 }
 
-/* One vector of split; w: its masses. */
+/* Splits one vector; w: its masses. */
 INLINE size_t split_lanes(int32_t *idx, size_t i, VF a, VF w, VF lo, VF hi, VD *above, VD *from)
 {
     *above = vd_add(*above, vf_by_sign(vf_sub(hi, a), vf_zero(), w));
@@ -123,7 +123,7 @@ size_t LEVEL(k_split)(int32_t *idx, double sum[2], const float *x, const float *
     const VF least = vf_set1(lo + 0.0f), most = vf_set1(hi + 0.0f); /* see k_clamp */
     for (; i + TWO <= n; i += TWO) {
         VF a = vf_load(x + i), b = vf_load(x + i + VF_LANES);
-        if (!vf_ge(vf_max(a, b), least)) continue; /* few of a vocabulary are likely */
+        if (!vf_ge(vf_max(a, b), least)) continue; /* few tokens of a vocabulary are likely */
         VF v = p ? vf_load(p + i) : vf_set1(1), w = p ? vf_load(p + i + VF_LANES) : v;
         count += split_lanes(idx + count, i, a, v, least, most, &above, &from);
         count += split_lanes(idx + count, i + VF_LANES, b, w, least, most, &above, &from);

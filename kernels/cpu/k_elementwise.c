@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Norm, rotation, activation and conversions. Tails go through the same vector operations as full
- * vectors (vf_load_n), so that a value does not depend on where in a vector it happens to lie. */
+/* Norm, rotation, activation and conversions. Tails use the same vector operations as full vectors (vf_load_n), so that
+ * a value does not depend on its position in a vector. */
 #include "config.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ void LEVEL(k_rmsnorm)(float *out, const float *x, const void *w, dtype wt, size_
     else norm_rows(out, x, w, DT_BF16, n, dim, eps);
 }
 
-/* silu(g) = g / (1 + exp(-g)); for large -g the quotient is g / 2.4e38, a zero for all purposes. */
+/* silu(g) = g / (1 + exp(-g)); for large -g the quotient is g / 2.4e38, effectively zero. */
 void LEVEL(k_swiglu)(float *out, const float *gate, const float *up, size_t n)
 {
     for (size_t c = 0; c < n; c += VF_LANES) {
@@ -66,7 +66,7 @@ void LEVEL(k_scale)(float *out, const float *in, float by, size_t n)
         vf_store_some(out + c, vf_mul(vf_load_some(in + c, n - c), vf_set1(by)), n - c);
 }
 
-/* The table's pairs (cos, sin) are split once per token and used for all its heads. */
+/* Splits the table's pairs (cos, sin) once per token, for all its heads. */
 static void rope_token(float *out, const float *x, const float *table, size_t h0, size_t h1, size_t dim, size_t half)
 {
     float cs[HEAD_DIM_MAX / 2], sn[HEAD_DIM_MAX / 2];
@@ -125,7 +125,7 @@ void LEVEL(k_narrow)(void *out, const float *in, dtype t, size_t n)
     else narrow_as(out, in, DT_BF16, n);
 }
 
-/* Two streams half the block apart, prefetched 2 KB ahead: one plain stream reads 5-10 % less. */
+/* Reads two streams half the block apart, prefetched 2 KB ahead: a single stream reads 5-10 % less. */
 float LEVEL(k_read_sum)(const void *p, size_t bytes)
 {
     enum { ACC = 4, AHEAD = 2048 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Column sums of attention weights: the second pass over Q K, tiled like prompt attention. A weight's
- * bits depend on its query and key alone, and queries are added one by one, so that sums depend
- * neither on tiles nor on how a prompt is cut. */
+/* Column sums of attention weights: the second pass over Q K, tiled like prompt attention. A weight's bits depend on
+ * its query and key only, and queries are added one by one, so sums depend neither on tiles nor on the division of a
+ * prompt into chunks. */
 #include "config.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { PANEL = TILE_VECS * VF_LANES };
 
-/* panels [PREFILL_KEYS / PANEL][head_dim][PANEL] of rows [PREFILL_KEYS][head_dim]. */
+/* Packs rows [PREFILL_KEYS][head_dim] to panels [PREFILL_KEYS / PANEL][head_dim][PANEL]. */
 static void pack(float *panels, const float *rows, size_t d)
 {
     for (size_t i = 0; i < PREFILL_KEYS; i += PANEL)
@@ -49,7 +49,7 @@ INLINE void add_weights(float *total, float *s, float scale, float lse, size_t l
     }
 }
 
-/* Tokens [t0, t0 + n) for the heads of kv head `kv`: what they give is added to total [n][PREFILL_KEYS]. */
+/* Adds the weights of tokens [t0, t0 + n) for the heads of kv head `kv` to total [n][PREFILL_KEYS]. */
 static void weigh(const colsum_tile *b, size_t kv, size_t t0, size_t n, float *s, float *total)
 {
     size_t d = b->head_dim, rows = n * b->per_kv;
@@ -81,7 +81,7 @@ void LEVEL(k_colsum)(const colsum_tile *b)
 {
     size_t d = b->head_dim, step = b->per_kv < COLSUM_ROWS ? COLSUM_ROWS / b->per_kv : 1;
     float *s = b->work + b->n_kv * PREFILL_KEYS * d, *total = s + colsum_rows(b->per_kv) * PREFILL_KEYS;
-    VF share = vf_set1(b->share);
+    VF factor = vf_set1(b->factor);
     for (size_t kv = 0; kv < b->n_kv; kv++) pack(b->work + kv * PREFILL_KEYS * d, b->k + kv * PREFILL_KEYS * d, d);
     for (size_t t0 = 0; t0 < b->n_tok; t0 += step) {
         size_t n = b->n_tok - t0 < step ? b->n_tok - t0 : step;
@@ -90,7 +90,7 @@ void LEVEL(k_colsum)(const colsum_tile *b)
         for (size_t kv = 0; kv < b->n_kv; kv++) weigh(b, kv, t0, n, s, total);
         for (size_t t = 0; t < n; t++)
             for (size_t i = 0; i < PREFILL_KEYS; i += VF_LANES) {
-                VF w = vf_mul(vf_load(total + t * PREFILL_KEYS + i), share);
+                VF w = vf_mul(vf_load(total + t * PREFILL_KEYS + i), factor);
                 vf_store(b->sum + i, vf_add(vf_load(b->sum + i), w));
             }
     }
@@ -106,7 +106,7 @@ void LEVEL(k_weigh)(const weigh_run *w)
             VF x = vf_exp(vf_sub(vf_load_some(w->score + h * w->stride + i, left), vf_set1(w->lse[h])));
             total = w->max ? vf_max(total, x) : vf_add(total, x);
         }
-        total = vf_mul(total, vf_set1(w->share));
+        total = vf_mul(total, vf_set1(w->factor));
         if (w->add) total = vf_add(vf_load_some(w->sum + i, left), total);
         vf_store_some(w->sum + i, total, left);
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* One-bit keys: levels and bits of a group, and the estimates. Bits do not depend on the level (ops_fier.h).
+/* One-bit keys: levels and bits of a group, and the estimates. Results do not depend on the level (ops_fier.h).
  *
- * A group's estimate is a sum over pairs of channels of one of 4 numbers, so that each pair and head gets
- * a table in a register; two bits of a token look its entry up with one permutation of lanes. A table
- * serves the 32 tokens of a block, the words of bits are read once for all heads of the group. */
+ * A group's estimate is a sum over pairs of channels of one of 4 numbers, so each pair and head gets a table in a
+ * register. One permutation of lanes looks up the entry for two bits of a token. A table serves the 32 tokens of a
+ * block, and the words of bits are read once for all heads of the group. */
 #include "config.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@
 enum {
     BLOCK = 32,
     VECS = BLOCK / VF_LANES,
-    AHEAD = 16 /* groups whose shared parts are made together: dots_rows multiplies several rows at a time */
+    AHEAD = 16 /* groups whose shared parts are computed together: dots_rows multiplies several rows at a time */
 };
 
-/* One block for `heads` heads: out[h * BLOCK + token]; a as in group_levels. */
+/* Estimates one block for `heads` heads: out[h * BLOCK + token]; a as in group_levels. */
 INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a, float *out)
 {
     VF acc[2 * VECS];
@@ -41,14 +41,15 @@ INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const f
         vf_store(out + h * BLOCK + v * VF_LANES, acc[h * VECS + v]);
 }
 
-/* Some groups in a row. The work that is shared by their tokens is done for all of them first: it waits for
- * results of its own, group by group, and dots_rows multiplies several rows at a time. */
+/* Consecutive groups. Work shared by their tokens is done for all groups first: group by group it would be bound by
+ * latency, and dots_rows multiplies several rows at a time. */
 typedef struct {
-    size_t first, end, t0, t1;        /* groups, and the tokens of the run that are theirs */
-    float shared[FIER_HEADS * AHEAD]; /* [h * AHEAD + i]: in head h's estimates of all tokens of group first + i */
+    size_t first, end, t0, t1; /* range of groups, and the run's tokens in them */
+    float shared[FIER_HEADS *
+                 AHEAD]; /* [h * AHEAD + i]: common part of head h's estimates of all tokens of group first + i */
 } some_groups;
 
-/* The groups of the run's tokens from t0 on. */
+/* Starts the groups of the run's tokens from t0 on. */
 INLINE void groups_begin(const dtype t, const fier_run *r, size_t t0, some_groups *g)
 {
     size_t d = r->head_dim, bytes = 2 * d * dtype_size(t), last = (r->t1 - 1) / r->group + 1;
@@ -60,7 +61,7 @@ INLINE void groups_begin(const dtype t, const fier_run *r, size_t t0, some_group
               g->end - g->first, g->shared, AHEAD);
 }
 
-/* hi - lo of each channel of a group; returns the largest, 0 where none is. */
+/* Writes hi - lo of each channel of a group; returns the largest, at least 0. */
 INLINE float group_spans(const dtype t, const fier_run *r, size_t group, float *out)
 {
     size_t d = r->head_dim, at = group * 2 * d, c = 0;
@@ -78,13 +79,13 @@ INLINE float group_spans(const dtype t, const fier_run *r, size_t group, float *
     return vf_hmax(most);
 }
 
-/* Words of the block that holds token t. */
+/* Returns the words of the block that contains token t. */
 INLINE const uint32_t *bits_of(const fier_run *r, size_t t)
 {
     return r->bits + t / BLOCK * fier_words(r->head_dim) * BLOCK;
 }
 
-/* Lines of `blocks` blocks some way on: memory's answer takes longer than a block's work. */
+/* Prefetches `blocks` blocks at a distance, since memory latency exceeds a block's work. */
 INLINE void prefetch_blocks(const uint32_t *bits, size_t d, size_t blocks)
 {
     enum { BYTES_AHEAD = 4096 };
@@ -92,20 +93,20 @@ INLINE void prefetch_blocks(const uint32_t *bits, size_t d, size_t blocks)
     for (size_t i = 0; i < blocks * fier_words(d) * BLOCK * sizeof *bits; i += 64) prefetch(p + i);
 }
 
-/* Tokens [t, end) of a block, whose estimates are at out. */
+/* Copies the estimates at out to the scores of tokens [t, end) of a block. */
 INLINE void put_block(const fier_run *r, size_t t, size_t end, size_t head, const float *out)
 {
     memcpy(r->score + head * r->stride + (t - r->t0), out + t % BLOCK, (end - t) * sizeof *out);
 }
 
-/* End of the tokens from t on that are of one group and one block. */
+/* Returns the end of the tokens from t on within one group and one block. */
 INLINE size_t block_end(const fier_run *r, const some_groups *g, size_t t)
 {
     size_t block = (t / BLOCK + 1) * BLOCK, group = (t / r->group + 1) * r->group, end = block < group ? block : group;
     return end < g->t1 ? end : g->t1;
 }
 
-/* What the bits of a group weigh for each head. */
+/* Computes the weights of a group's bits for each head. */
 INLINE void group_weights(const fier_run *r, const float *span, float *w)
 {
     size_t d = r->head_dim;
@@ -116,7 +117,7 @@ INLINE void group_weights(const fier_run *r, const float *span, float *w)
         }
 }
 
-/* Tokens [t, end) of one group and block. */
+/* Estimates tokens [t, end) of one group and block. */
 INLINE void block_float(const fier_run *r, const some_groups *g, const float *w, size_t t, size_t end)
 {
     const float *a = g->shared + (t / r->group - g->first);
@@ -155,18 +156,18 @@ void LEVEL(k_fier_score)(const fier_run *r)
     else run_as(DT_BF16, r);
 }
 
-/* ---- whole numbers ---- */
+/* ---- integers ---- */
 
 enum { QUADS = HEAD_DIM_MAX / 4, P_ROW = QUADS * DI_COPIES, INT8_HEADS = 4, INT8_VECS = 2 };
-enum { INT8_BLOCKS = SIMD_AVX512 ? 2 : 1 }; /* that share the loads of queries, as far as there are registers */
+enum { INT8_BLOCKS = SIMD_AVX512 ? 2 : 1 }; /* blocks that share the loads of queries, as registers allow */
 
-/* The heads' queries as quads, and their largest elements over 127. */
+/* The heads' queries as quads, and their largest elements divided by 127. */
 typedef struct {
     int32_t p[FIER_HEADS * P_ROW];
     float step[FIER_HEADS];
 } int8_queries;
 
-/* Likewise the spans of some groups. */
+/* The spans of some groups in the same form. */
 typedef struct {
     int32_t u[AHEAD * QUADS];
     float step[AHEAD];
@@ -182,7 +183,7 @@ INLINE float largest(const float *x, size_t n)
     return vf_hmax(most);
 }
 
-/* x [n] with room for whole words, as quads. */
+/* Converts x [n], which has room for whole words, to quads. */
 INLINE void quads_of_row(int32_t *out, float *x, size_t n, float most, float least)
 {
     size_t words = fier_words(n);
@@ -215,7 +216,7 @@ INLINE void spans_begin(const dtype t, const fier_run *r, const some_groups *g, 
     }
 }
 
-/* What a block's words are multiplied with, and added to. */
+/* Factors and offsets for the words of a block. */
 typedef struct {
     const int32_t *u;
     const float *a; /* a[h * AHEAD] */
@@ -228,7 +229,7 @@ INLINE int8_group int8_group_of(const fier_run *r, const some_groups *g, const i
     return (int8_group){s->u + i * QUADS, g->shared + i, s->step[i]};
 }
 
-/* `blocks` blocks in a row for the `heads` heads from h0 on: out[h * stride + token]. */
+/* Estimates `blocks` consecutive blocks for the `heads` heads from h0 on: out[h * stride + token]. */
 INLINE void block_int8(const int heads, const int blocks, const uint32_t *bits, size_t words, const int8_group *g,
                        const int8_queries *q, size_t h0, float *out, size_t stride)
 {
@@ -267,7 +268,7 @@ INLINE void block_int8_heads(size_t heads, const int blocks, const uint32_t *bit
     else block_int8(1, blocks, bits, words, g, q, h0, out, stride);
 }
 
-/* INT8_BLOCKS blocks, or the part [t, end) of one. */
+/* Estimates INT8_BLOCKS blocks, or the part [t, end) of one. */
 INLINE void blocks_int8(const fier_run *r, const some_groups *g, const int8_spans *s, const int8_queries *q, size_t t,
                         size_t end)
 {
@@ -342,6 +343,6 @@ void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d
             if (left < VF_LANES) m &= ((uint32_t)1 << left) - 1;
             bits |= m << i;
         }
-        word[c] = bits; /* words of a block are 32 tokens apart */
+        word[c] = bits; /* the words of a block are 32 tokens apart */
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The nearest centroid: a lane has a row, and the best centroid so far. Bits do not depend on the level
+/* Nearest centroids: each lane has a row and its best centroid so far. Results do not depend on the level
  * (ops_kmeans.h). */
 #include "config.h"
 
@@ -9,7 +9,8 @@
 
 enum { TILE = 4 };
 
-/* `most`: the best sums so far, of the centroids `best`. A zero without a sign, so that equal sums differ by +0. */
+/* Updates `most`, the best sums so far, and `best`, their centroids. Sums have no negative zero, so that the difference
+ * of equal sums is +0. */
 INLINE void join(VF *most, VF *best, VF sum, size_t at)
 {
     sum = vf_min(vf_max(sum, vf_set1(-FLT_MAX)), vf_set1(FLT_MAX));
@@ -18,7 +19,7 @@ INLINE void join(VF *most, VF *best, VF sum, size_t at)
     *most = vf_max(*most, sum);
 }
 
-/* `tile` centroids from `at` on, whose sums do not wait for each other. */
+/* Considers `tile` centroids from `at` on, with independent sums. */
 INLINE void take(const int tile, VF *most, VF *best, const float *x, size_t dim, const float *centroid,
                  const float *bias, size_t at)
 {

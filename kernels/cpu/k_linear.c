@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* x w^T straight from the stored weights: the decode GEMV (bound by reading w) and the built-in
- * GEMM are one kernel with different register tiles. Each output is DOT_ACC vector sums over
- * columns c, c + DOT_ACC * VF_LANES, ..., added in a fixed tree: no tile size, panel or thread
- * changes its bits. */
+/* x w^T directly from the stored weights. The decode GEMV (bound by reading w) and the built-in GEMM are one kernel
+ * with different register tiles. Each output is DOT_ACC vector sums over columns c, c + DOT_ACC * VF_LANES, ..., added
+ * in a fixed tree, so its bits do not depend on tile size, panel or thread. */
 #include "config.h"
 
 #include "kernels/cpu/k.h"
 #include "kernels/half.h"
 
 enum {
-    AHEAD = 2048,            /* bytes; the prefetch distance measured best (design: cpu-kernels 1) */
+    AHEAD = 2048,            /* bytes; the best prefetch distance measured (design: cpu-kernels 1) */
     PANEL_BYTES = 192 * 1024 /* w rows that stay in L2 while all rows of x pass */
 };
 
@@ -94,8 +93,8 @@ INLINE void span_tile(const int mx, const int mw, const dtype t, const span *s, 
     }
 }
 
-/* mx rows of x against the rows of w in the span. A single row of x (decode) takes w's rows one by
- * one: one contiguous stream a thread reads 93-95 % of the memory's rate, two 4 KB apart only 70 %. */
+/* Multiplies mx rows of x with the rows of w in the span. A single row of x (decode) reads w's rows one by one: a
+ * contiguous stream a thread reaches 93-95 % of the memory bandwidth, two streams 4 KB apart only 70 %. */
 INLINE void span_rows(const int mx, const dtype t, const span *s)
 {
     size_t r = s->r0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Hashes, and chances of samples. Bits do not depend on the level. */
+/* Hashes, and biases of samples. Results do not depend on the level. */
 #include "config.h"
 
 #include <float.h>
 
 #include "kernels/cpu/k.h"
 
-/* The signs of 16 numbers, of which some may not be looked at. NaN has none. */
+/* Returns the signs of 16 numbers, some of which may be ignored. NaN counts as not positive. */
 INLINE unsigned signs(const float *x)
 {
     unsigned m = 0;
@@ -27,16 +27,16 @@ void LEVEL(k_lsh_codes)(uint16_t *code, const float *dot, size_t stride, size_t 
     }
 }
 
-enum { EACH = 32 }; /* cosines that go through long chains side by side */
+enum { EACH = 32 }; /* cosines processed in parallel, because their chains are long */
 
-/* Two roundings, also where a compiler may join them. */
+/* Rounds twice, even if the compiler could fuse the operations. */
 INLINE double line(double y, double x, double add)
 {
     double product = y * x;
     return product + add;
 }
 
-/* Of cosines in [-1, 1]: 1 - arc cosine / pi, to 1e-8. Source: Abramowitz and Stegun, 4.4.46. */
+/* Computes 1 - arc cosine / pi of cosines in [-1, 1], to 1e-8. Source: Abramowitz and Stegun, 4.4.46. */
 INLINE void closeness(double p[EACH], const float cosine[EACH])
 {
     float root[EACH];
@@ -54,7 +54,7 @@ INLINE void closeness(double p[EACH], const float cosine[EACH])
     }
 }
 
-/* The number that lsh_bias gives for each of EACH cosines. */
+/* Computes lsh_bias for each of EACH cosines. */
 INLINE void biases(float x[EACH], size_t bits, size_t tables)
 {
     double p[EACH], u[EACH], power[EACH], none[EACH];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV: rotation, collisions and reranking. The same bits at every level (ops_paris.h): no fused multiply-adds,
+/* ParisKV: rotation, collisions and reranking. Every level has the same bits (ops_paris.h): no fused multiply-adds,
  * sums over 8 lanes. */
 #include "config.h"
 
@@ -10,7 +10,7 @@
 #include "kernels/half.h"
 #include "kernels/ops_paris.h"
 
-/* One butterfly step; every output is one addition, so its bits do not depend on how lanes are cut. */
+/* Applies one butterfly step. Every output is one addition, so its bits do not depend on the number of lanes. */
 static void butterflies(float *x, size_t dim, size_t span)
 {
     for (size_t i = 0; i < dim; i += 2 * span) {
@@ -38,7 +38,7 @@ void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by,
     }
 }
 
-/* The products +-y_0 +- ... +-y_7 of all patterns with y, added in this order; -INFINITY for NaN. */
+/* Computes the products +-y_0 +- ... +-y_7 of all patterns with y, added in this order; -INFINITY for NaN. */
 static void pattern_dots(float dot[PARIS_PATTERNS], const float *y)
 {
     static const float sign[4][16] = {{-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1},
@@ -59,7 +59,7 @@ static void pattern_dots(float dot[PARIS_PATTERNS], const float *y)
         vf_store(dot + i, vf_max(vf_load(dot + i), vf_set1(-INFINITY)));
 }
 
-/* Tokens of the patterns whose product is at least `least`. */
+/* Returns the number of tokens in the patterns whose product is at least `least`. */
 static uint32_t tokens_from(const float *dot, const uint32_t *count, float least)
 {
     uint32_t lane[VF_LANES], sum = 0;
@@ -71,7 +71,7 @@ static uint32_t tokens_from(const float *dot, const uint32_t *count, float least
     return sum;
 }
 
-/* A product with `need` tokens from it on, but not many more, where there are as many. */
+/* Returns a product that at least `need` tokens reach, but not many more, if that many exist. */
 static float least_of(const float *dot, const uint32_t *count, const float *y, uint32_t need)
 {
     float least = -INFINITY, hi = 0;
@@ -85,7 +85,7 @@ static float least_of(const float *dot, const uint32_t *count, const float *y, u
     return least;
 }
 
-/* The best patterns: those that can have a bonus. */
+/* The best patterns: those that may have a bonus. */
 typedef struct {
     int32_t id[PARIS_PATTERNS];
     float dot[PARIS_PATTERNS];
@@ -93,7 +93,7 @@ typedef struct {
     size_t n;
 } best_patterns;
 
-/* Tokens before each of the patterns [i, i + VF_LANES) in the order of ops_paris.h. */
+/* Counts the tokens before each of the patterns [i, i + VF_LANES) in the order of ops_paris.h. */
 INLINE void tokens_before(uint32_t before[VF_LANES], const best_patterns *p, size_t i)
 {
     VF dot = vf_load(p->dot + i);
@@ -106,7 +106,8 @@ INLINE void tokens_before(uint32_t before[VF_LANES], const best_patterns *p, siz
             if (p->dot[i + a] == p->dot[i + b]) before[a] += p->count[i + b];
 }
 
-/* No sort: of the few patterns that matter, the tokens before one are a sum over the others. */
+/* Computes bonuses without sorting: for the few patterns that matter, the tokens before one are a sum over the
+ * others. */
 void LEVEL(k_paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
                           size_t n_levels)
 {
@@ -150,7 +151,7 @@ INLINE void collide(unsigned char *score, const unsigned char *id, const unsigne
     }
 }
 
-/* The usual sizes with loops that unroll. */
+/* Uses unrolled loops for the usual sizes. */
 void LEVEL(k_paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
                             size_t nb)
 {
@@ -159,7 +160,7 @@ void LEVEL(k_paris_collide)(unsigned char *score, const unsigned char *id, const
     else collide(score, id, bonus, n, nb);
 }
 
-/* Weighted, signed centres of one token. */
+/* Decodes the weighted, signed centres of one token. */
 INLINE void decode_token(float *v, const unsigned char *id, const unsigned char *code, size_t nb)
 {
     for (size_t b = 0; b < nb; b++) /* weights precede the bins */
@@ -167,7 +168,7 @@ INLINE void decode_token(float *v, const unsigned char *id, const unsigned char 
                  v8_mul(v8_bf16(code + 2 * b), v8_codes(paris_centre, id[b], code + 2 * nb + 3 * b)));
 }
 
-/* Candidates lie far apart: their lines are fetched many tokens ahead. */
+/* Prefetches candidates many tokens ahead, since their lines are scattered. */
 INLINE void prefetch_token(const paris_piece *p, size_t nb, size_t i)
 {
     enum { AHEAD = 40 };
@@ -196,7 +197,7 @@ INLINE void estimate_blocks(const paris_piece *p, size_t nb)
 
 #if SIMD_VBMI
 
-/* 8 blocks of candidate i from block b on. */
+/* Returns the codes of 8 blocks of candidate i from block b on. */
 INLINE p8_code code_at(const paris_piece *p, size_t nb, size_t i, size_t b)
 {
     size_t at = (size_t)p->token[i < p->n ? i : p->n - 1];
@@ -204,7 +205,7 @@ INLINE p8_code code_at(const paris_piece *p, size_t nb, size_t i, size_t b)
     return (p8_code){p->id + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b};
 }
 
-/* The same in vectors of two tokens, four at a time; nb is a multiple of 8. */
+/* Estimates in vectors of two tokens, four tokens at a time; nb is a multiple of 8. */
 INLINE void estimate_size(const paris_piece *p, size_t nb)
 {
     for (size_t i = 0; i < p->n; i += 4) {
@@ -227,7 +228,7 @@ INLINE void estimate_size(const paris_piece *p, size_t nb)
 #define estimate_size estimate_blocks
 #endif
 
-/* The usual sizes with loops that unroll. */
+/* Uses unrolled loops for the usual sizes. */
 void LEVEL(k_paris_estimate)(const paris_piece *p)
 {
     if (p->n_blocks == 16) estimate_size(p, 16);
@@ -236,7 +237,7 @@ void LEVEL(k_paris_estimate)(const paris_piece *p)
     else estimate_blocks(p, p->n_blocks);
 }
 
-/* Bits of at most 64 numbers at x that are >= least; reads nothing behind them. */
+/* Returns a mask of at most 64 numbers at x that are >= least; reads nothing past them. */
 INLINE uint64_t bytes_ge(const unsigned char *x, size_t left, unsigned char least)
 {
     unsigned char last[64] = {0};
@@ -252,7 +253,7 @@ static size_t count_ge(const unsigned char *x, size_t n, unsigned char least)
     return i < n ? count + (size_t)__builtin_popcountll(bytes_ge(x + i, n - i, least)) : count;
 }
 
-/* The lowest `keep` bits of those set. */
+/* Returns the lowest `keep` bits of those set. */
 INLINE uint64_t lowest_bits(uint64_t set, size_t keep)
 {
     uint64_t rest = set;
@@ -260,7 +261,7 @@ INLINE uint64_t lowest_bits(uint64_t set, size_t keep)
     return set & ~rest;
 }
 
-/* Writes first + i for every bit i, and up to 64 numbers in all; returns how many bits there are. */
+/* Writes first + i for every bit i, and up to 64 numbers in all; returns the number of bits. */
 INLINE size_t put_bits(int32_t *out, uint64_t set, int32_t first)
 {
     size_t n = 0;
@@ -269,7 +270,7 @@ INLINE size_t put_bits(int32_t *out, uint64_t set, int32_t first)
     return n;
 }
 
-/* The same for the last `room` numbers of a list. */
+/* Does the same for the last `room` numbers of a list. */
 static size_t put_last_bits(int32_t *out, size_t room, uint64_t set, int32_t first)
 {
     int32_t all[64];
@@ -278,7 +279,8 @@ static size_t put_last_bits(int32_t *out, size_t room, uint64_t set, int32_t fir
     return n;
 }
 
-/* A bound that at least `want` numbers reach, by halves; then those above it and the first that equal it. */
+/* Finds a bound that at least `want` numbers reach by binary search, then takes the numbers above it and the first ones
+ * equal to it. */
 void LEVEL(k_top_bytes)(int32_t *out, const unsigned char *x, int32_t first, size_t n, size_t want)
 {
     unsigned lo = 0, hi = 255;

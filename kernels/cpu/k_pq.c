@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores of product-quantized keys: a sum of table entries for each token. Bits do not depend on the level
- * (ops_pq.h). AVX-512 looks the entries of 16 tokens up by permuting registers; elsewhere gathering them is no faster
- * than one load after the other. */
+/* Scores of product-quantized keys: a sum of table entries for each token. Results do not depend on the level
+ * (ops_pq.h). AVX-512 looks up the entries of 16 tokens by permuting registers. On other levels a gather is no faster
+ * than single loads. */
 #include "config.h"
 
 #include "kernels/cpu/k.h"
 
 #if SIMD_AVX512
-/* Codes of sub-space p of VF_LANES tokens. */
+/* Loads the codes of sub-space p of VF_LANES tokens. */
 INLINE __m512i codes_at(const unsigned char *code, size_t parts, size_t p)
 {
     __m512i all;
@@ -21,7 +21,7 @@ INLINE __m512i codes_at(const unsigned char *code, size_t parts, size_t p)
     return _mm512_srl_epi32(all, _mm_cvtsi32_si128((int)(8 * (p % 4))));
 }
 
-/* Entries `at` of a table of n, a power of two; only the bits of `at` below n count. */
+/* Looks up entries `at` of a table of n, a power of two; only the bits of `at` below n count. */
 INLINE VF entries(const float *table, size_t n, __m512i at)
 {
     if (n < 2 * VF_LANES) {
@@ -38,7 +38,7 @@ INLINE VF entries(const float *table, size_t n, __m512i at)
     return found;
 }
 
-/* How many of the tokens have their scores then. */
+/* Scores whole vectors of tokens; returns the number of tokens scored. */
 INLINE size_t by_vectors(float *out, const unsigned char *code, size_t n, size_t parts, const float *table,
                          size_t words)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Prompt attention: key tiles outside, query rows inside, online softmax. A key tile's K and V are widened
- * and packed once into panels of TILE_VECS vectors and serve all query rows of the block; PREFILL_ROWS rows
- * pass over a panel while it lies in L1. Key tiles start at multiples of PREFILL_KEYS entries of the list
- * (without one: slots), so a query meets the same tiles in the same order whatever chunk it came in, and its
- * lanes never mix with another query's: its bits depend on nothing else.
+/* Prompt attention: key tiles in the outer loop, query rows in the inner one, online softmax. A key tile's K and V are
+ * widened and packed once into panels of TILE_VECS vectors, which serve all query rows of the block. PREFILL_ROWS rows
+ * pass over a panel while it is in L1. Key tiles start at multiples of PREFILL_KEYS entries of the list (without a
+ * list: slots). So a query processes the same tiles in the same order in any chunk, and its lanes never mix with those
+ * of another query: its bits depend on nothing else.
  *
- * Products are of float32, or, where the block allows it and the level has them (simd_pairs.h), of pairs of
- * bf16 numbers: q and k along the channels, weights and v along the keys. `per` is how many numbers a lane
- * then holds; panels, rows of q and of weights shrink accordingly, and all else is the same. Scores, their
- * softmax and all sums are float32 either way. */
+ * Products are in float32, or, if the block allows it and the level supports it (simd_pairs.h), of pairs of bf16
+ * numbers: q and k along the channels, weights and v along the keys. `per` is the number of values a lane then holds;
+ * panels and rows of q and of weights shrink accordingly. Scores, their softmax and all sums are float32 in both
+ * cases. */
 #include "config.h"
 
 #include <math.h>
@@ -24,19 +24,19 @@ static const float LN2 = 0.693147181f, LOG2E = 1.44269504f;
 typedef struct {
     float *k;      /* [PREFILL_KEYS / PANEL][head_dim / per][PANEL] */
     float *v;      /* [dim_pad / PANEL][PREFILL_KEYS / per][PANEL] */
-    float *rows;   /* [PANEL][dim_pad] rows on their way into k and v */
+    float *rows;   /* [PANEL][dim_pad] rows before packing to k and v */
     float *s;      /* [PREFILL_ROWS][PREFILL_KEYS] scores, then weights */
     float *factor; /* [PREFILL_ROWS] */
     size_t dim_pad;
 } tile_work;
 
-/* Lanes that n numbers take. */
+/* Returns the lanes for n numbers. */
 INLINE size_t lanes_of(const int per, size_t n)
 {
     return per == 2 ? (n + 1) / 2 : n;
 }
 
-/* Entries [first, first + PANEL) to w->rows as float; rows outside the list are left as they are. */
+/* Reads entries [first, first + PANEL) to w->rows as floats; rows outside the list are unchanged. */
 static void panel_rows(const prefill_block *b, const tile_work *w, const row_source *from, int64_t first)
 {
     int64_t lo = first > b->list_lo ? first : b->list_lo;
@@ -45,7 +45,7 @@ static void panel_rows(const prefill_block *b, const tile_work *w, const row_sou
     LEVEL(k_rows)(w->rows + (size_t)(lo - first) * w->dim_pad, w->dim_pad, from, b->idx, lo, (size_t)(hi - lo));
 }
 
-/* A row of n numbers, padded to pairs of vectors, becomes pairs in place. */
+/* Converts a row of n numbers, padded to pairs of vectors, to pairs in place. */
 INLINE void pair_row(float *row, size_t n, float by)
 {
     VF f = vf_set1(by);
@@ -53,7 +53,7 @@ INLINE void pair_row(float *row, size_t n, float by)
         vf_store(row + c / 2, vp_pack(vf_mul(vf_load(row + c), f), vf_mul(vf_load(row + c + VF_LANES), f)));
 }
 
-/* w->rows to V's entries [p, p + PANEL) of a tile. */
+/* Packs w->rows to V's entries [p, p + PANEL) of a tile. */
 INLINE void pack_v(const int per, const tile_work *w, size_t p)
 {
     for (size_t i = 0; i < PANEL; i += (size_t)per)
@@ -64,16 +64,16 @@ INLINE void pack_v(const int per, const tile_work *w, size_t p)
         }
 }
 
-/* w->rows, transposed, to a panel of K, and zeros up to a whole vector behind it. */
+/* Packs w->rows, transposed, to a panel of K, padded with zeros to a whole vector. */
 INLINE void pack_k(const int per, const tile_work *w, float *k, size_t d)
 {
     for (size_t j = 0; j < PANEL && per == 2; j++) pair_row(w->rows + j * w->dim_pad, d, 1);
     for (size_t c = 0; c < lanes_of(per, d); c += VF_LANES)
         for (size_t j = 0; j < PANEL; j += VF_LANES)
-            vf_turn(k + c * PANEL + j, PANEL, w->rows + j * w->dim_pad + c, w->dim_pad);
+            vf_transpose(k + c * PANEL + j, PANEL, w->rows + j * w->dim_pad + c, w->dim_pad);
 }
 
-/* Entries [tile, tile + PREFILL_KEYS) of K and V; what is not in the list becomes zero. */
+/* Packs entries [tile, tile + PREFILL_KEYS) of K and V; entries outside the list become zero. */
 INLINE void pack_tile(const int per, const prefill_block *b, const tile_work *w, int64_t tile)
 {
     for (size_t p = 0; p < PREFILL_KEYS; p += PANEL) {
@@ -85,7 +85,7 @@ INLINE void pack_tile(const int per, const prefill_block *b, const tile_work *w,
     }
 }
 
-/* out[r][0..PANEL) (+)= a[r][0..n) . panel [n][PANEL] for TILE_ROWS rows. factor NULL: no old value. */
+/* out[r][0..PANEL) (+)= a[r][0..n) . panel [n][PANEL] for TILE_ROWS rows. factor NULL: overwrites out. */
 INLINE void tile_product(const int per, float *out, size_t out_stride, const float *a, size_t a_stride,
                          const float *panel, size_t n, const float *factor)
 {
@@ -106,22 +106,22 @@ INLINE void tile_product(const int per, float *out, size_t out_stride, const flo
         vf_store(out + r * out_stride + j * VF_LANES, acc[r][j]);
 }
 
-/* Of the n scores of a row those outside [lo, hi) become -INFINITY. */
+/* Sets the scores of a row outside [lo, hi) to -INFINITY; n scores. */
 static void mask_row(float *s, int64_t n, int64_t lo, int64_t hi)
 {
     for (int64_t i = 0; i < lo && i < n; i++) s[i] = -INFINITY;
     for (int64_t i = hi > 0 ? hi : 0; i < n; i++) s[i] = -INFINITY;
 }
 
-/* e to the x <= 0, or 2 to the x where pairs are multiplied: their q holds the factor log2 e. */
+/* e^x for x <= 0, or 2^x with pairs, whose q includes the factor log2 e. */
 INLINE VF power(const int per, VF x)
 {
     return per == 2 ? vp_exp2(x) : vf_exp_down(x);
 }
 
-/* n scores to weights of one row. A row without a visible key yet keeps top = -INFINITY, sums = 0. Most tiles
- * bring no new maximum, and need nothing across lanes. A lane adds its keys in order: zeros of keys that are not
- * seen then change nothing, wherever they lie. */
+/* Converts n scores of one row to weights. A row without a visible key so far keeps top = -INFINITY, sums = 0. Most
+ * tiles have no new maximum and need no operation across lanes. A lane adds its keys in order, so zeros of invisible
+ * keys do not change the sum, wherever they are. */
 INLINE void softmax_row(const int per, float *s, size_t n, float *top, float *sum, float *factor)
 {
     VF m = vf_load(s), total = vf_zero();
@@ -146,12 +146,12 @@ INLINE void softmax_row(const int per, float *s, size_t n, float *top, float *su
     vf_store(sum, vf_fma(vf_load(sum), vf_set1(*factor), total));
 }
 
-/* Rows [r0, r0 + n) against the packed tile at `tile`; used: keys of it that any of them sees. */
+/* Processes rows [r0, r0 + n) against the packed tile at `tile`; used: number of its keys that any of them sees. */
 INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t tile,
                         size_t used)
 {
     size_t d = b->head_dim, pad = w->dim_pad, steps = lanes_of(per, d);
-    size_t whole = (used + PANEL - 1) / PANEL * PANEL; /* panels */
+    size_t whole = (used + PANEL - 1) / PANEL * PANEL; /* keys in whole panels */
     const float *q = b->q + r0 * pad;
     for (size_t p = 0; p < whole; p += PANEL)
         for (size_t r = 0; r < n; r += TILE_ROWS)
@@ -169,7 +169,7 @@ INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *
                          w->v + c * (PREFILL_KEYS / per), lanes_of(per, used), w->factor + r);
 }
 
-/* Entries that rows [r0, r0 + n) see together; lo >= hi: none. */
+/* Computes the union of the entries that rows [r0, r0 + n) see; lo >= hi: none. */
 static void rows_see(const prefill_block *b, size_t r0, size_t n, int64_t *lo, int64_t *hi)
 {
     *lo = INT64_MAX;
@@ -181,7 +181,7 @@ static void rows_see(const prefill_block *b, size_t r0, size_t n, int64_t *lo, i
     }
 }
 
-/* All key tiles that any row sees. */
+/* Processes all key tiles that any row sees. */
 INLINE void attend_block(const int per, const prefill_block *b, const tile_work *w)
 {
     int64_t lo, hi;
@@ -199,7 +199,7 @@ INLINE void attend_block(const int per, const prefill_block *b, const tile_work 
     }
 }
 
-/* In functions of their own, which the compiler can give all registers. */
+/* Separate functions, so that the compiler can use all registers. */
 static __attribute__((noinline)) void attend_floats(const prefill_block *b, const tile_work *w)
 {
     attend_block(1, b, w);

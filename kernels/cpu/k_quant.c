@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Between weights in blocks (ops_weights.h) and plain rows. */
+/* Conversion between weights in blocks (ops_weights.h) and plain rows. */
 #include "config.h"
 
 #include "kernels/cpu/k.h"
@@ -8,14 +8,14 @@
 #include "kernels/ops_weights.h"
 
 enum {
-    PIECE = 16, /* blocks of a row that are widened at a time */
+    PIECE = 16, /* blocks of a row widened at a time */
     V8S = QBLOCK_COLS / 8,
     TRIES_PAD = 16 /* a multiple of every level's lanes */
 };
 
-/* ---- 32 weights to a scale and codes: the definition, and so the bits, at every level ---- */
+/* ---- quantizing 32 weights, with the same bits at every level ---- */
 
-/* d rounded to f16 and back. */
+/* Rounds d to f16 and back. */
 static void round_scales(uint16_t h[TRIES_PAD], float d[TRIES_PAD])
 {
     for (int i = 0; i < TRIES_PAD; i += VF_LANES) vf_store_f16(h + i, vf_load(d + i));
@@ -46,7 +46,7 @@ INLINE float error_of(const V8 x[V8S], float d)
     return v8_sum(sum);
 }
 
-/* extreme: ops_weights.h's e. */
+/* extreme: e of ops_weights.h */
 static uint16_t scale_q4(const float w[QBLOCK_COLS], float extreme, float *d)
 {
     uint16_t h[TRIES_PAD];
@@ -81,7 +81,7 @@ uint16_t LEVEL(k_quantize_block)(int8_t code[QBLOCK_COLS], const float w[QBLOCK_
         VF v = vf_load(w + c);
         most = vf_max(most, v);
         least = vf_min(least, v);
-        odd = vf_add(odd, vf_sub(v, v)); /* NaN where something is not finite */
+        odd = vf_add(odd, vf_sub(v, v)); /* NaN if an element is not finite */
     }
     float up = vf_hmax(most), down = vf_hmax(vf_sub(vf_zero(), least)), d = 0;
     float largest = up > down ? up : down;
@@ -95,7 +95,7 @@ uint16_t LEVEL(k_quantize_block)(int8_t code[QBLOCK_COLS], const float w[QBLOCK_
     return h;
 }
 
-/* The codes of row r of a group into its place in a block. */
+/* Stores the codes of row r of a group in a block. */
 static void put_row(unsigned char *block, dtype t, size_t r, uint16_t d, const int8_t code[QBLOCK_COLS])
 {
     unsigned char *to = block + QBLOCK_SCALES + 4 * r;
@@ -107,7 +107,7 @@ static void put_row(unsigned char *block, dtype t, size_t r, uint16_t d, const i
         for (size_t l = 0; l < QBLOCK_COLS / 4; l++) memcpy(to + QBLOCK_LINE * l, &q[l], 4);
         return;
     }
-    for (size_t l = 0; l < QBLOCK_COLS / 8; l++) { /* + 8 is a change of the highest of 4 bits */
+    for (size_t l = 0; l < QBLOCK_COLS / 8; l++) { /* + 8 flips the highest of 4 bits */
         uint32_t low = (q[l] & 0x0f0f0f0f) ^ 0x08080808, high = (q[l + QBLOCK_COLS / 8] & 0x0f0f0f0f) ^ 0x08080808;
         low |= high << 4;
         memcpy(to + QBLOCK_LINE * l, &low, 4);
@@ -137,36 +137,47 @@ void LEVEL(k_quantize)(unsigned char *out, dtype type, const weight *w, size_t g
     for (size_t r = 0; r < QBLOCK_ROWS; r++) quantize_row(group, type, r, w, g * QBLOCK_ROWS + r);
 }
 
-/* ---- back ---- */
+/* ---- unpacking ---- */
 
-static void get_row(uint8_t code[QBLOCK_COLS], const unsigned char *block, dtype t, size_t r)
+/* Reads the codes of row r from the lines of a part, 4 neighbouring columns at a time. */
+INLINE void get_row(uint8_t code[QBLOCK_COLS], const unsigned char *line, const qblock_kind k, size_t r)
 {
-    const unsigned char *from = block + QBLOCK_SCALES + 4 * r;
-    if (t == DT_Q8) {
-        for (size_t l = 0; l < QBLOCK_COLS / 4; l++) memcpy(code + 4 * l, from + QBLOCK_LINE * l, 4);
+    enum { LINES = QBLOCK_COLS / 8 };
+    const int bits = k.bits;
+    uint32_t q[QBLOCK_COLS / 4], up[2] = {0};
+    if (k.floats) {
+        for (size_t c = 0; c < QBLOCK_COLS; c++) code[c] = line[QBLOCK_ROWS * c + r];
         return;
     }
-    for (size_t l = 0; l < QBLOCK_COLS / 8; l++) {
-        uint32_t q, low, high;
-        memcpy(&q, from + QBLOCK_LINE * l, 4);
-        low = q & 0x0f0f0f0f;
-        high = q >> 4 & 0x0f0f0f0f;
-        memcpy(code + 4 * l, &low, 4);
-        memcpy(code + QBLOCK_COLS / 2 + 4 * l, &high, 4);
+    for (size_t l = 0; l < (bits == 8 ? 2 * LINES : LINES); l++) memcpy(&q[l], line + QBLOCK_LINE * l + 4 * r, 4);
+    if (bits >= 5 && bits < 8) memcpy(&up[0], line + QBLOCK_LINE * LINES + 4 * r, 4);
+    if (bits == 6) memcpy(&up[1], line + QBLOCK_LINE * (LINES + 1) + 4 * r, 4);
+    for (size_t l = 0; l < LINES && bits < 8; l++) {
+        uint32_t low = q[l] & 0x0f0f0f0f, high = q[l] >> 4 & 0x0f0f0f0f;
+        if (bits == 5) low |= (up[0] >> l & 0x01010101) << 4, high |= (up[0] >> (4 + l) & 0x01010101) << 4;
+        if (bits == 6) low |= (up[0] >> 2 * l & 0x03030303) << 4, high |= (up[1] >> 2 * l & 0x03030303) << 4;
+        q[l] = low, q[LINES + l] = high;
     }
+    memcpy(code, q, sizeof q);
 }
 
-/* Columns from c0 on of one row: at most a block. d (code - offset) is exact in f32. */
-INLINE void unpack_block(unsigned char *out, const dtype to, const unsigned char *block, const dtype t, size_t r,
-                         size_t c0, size_t cols)
+/* Unpacks columns from c0 on of row r of a group, at most a part's. The products are exact in f32, but for those of
+ * DT_FP8, and a sum is rounded once. */
+INLINE void unpack_part(unsigned char *out, const dtype to, const unsigned char *head, const unsigned char *part,
+                        const dtype t, size_t r, size_t c0, size_t cols)
 {
+    const qblock_kind k = qblock_kind_of(t);
     uint8_t code[QBLOCK_COLS];
-    uint16_t h;
-    memcpy(&h, block + 2 * r, sizeof h);
-    get_row(code, block, t, r);
-    VF d = vf_set1(f16_to_f32(h)), offset = vf_set1((float)qblock_offset(t));
+    float d = qblock_scale(head, t, r), m = k.minimum ? qblock_f16(head + QBLOCK_SCALES, r) : 0;
+    if (k.minimum && k.scales) m *= (float)(int8_t)part[(size_t)QBLOCK_ROWS * (size_t)k.scales + r];
+    get_row(code, part + qblock_factor_bytes(t), k, r);
+    VF offset = vf_set1((float)qblock_zero(head, t, r)), minimum = vf_set1(m);
     for (size_t c = 0; c < QBLOCK_COLS && c0 + c < cols; c += VF_LANES) {
-        VF v = vf_mul(d, vf_sub(vf_bytes(code + c), offset));
+        size_t of = k.scales == 2 ? c / (QBLOCK_COLS / 2) : 0;
+        float s = k.scales ? (float)(int8_t)part[QBLOCK_ROWS * of + r] : 1;
+        VF v = k.floats ? vf_mul(vf_e4m3(code + c), vf_set1(256)) : vf_sub(vf_bytes(code + c), offset);
+        v = vf_mul(vf_set1(d * s), v);
+        if (k.minimum) v = vf_add(v, minimum);
         if (cols - c0 - c >= VF_LANES) vf_store_as(out, c0 + c, v, to);
         else vf_store_as_n(out, c0 + c, v, to, cols - c0 - c);
     }
@@ -174,18 +185,34 @@ INLINE void unpack_block(unsigned char *out, const dtype to, const unsigned char
 
 INLINE void unpack_as(unsigned char *out, const dtype to, const dtype t, const weight *w, size_t r0, size_t r1)
 {
-    size_t cols = w->cols, bytes = qblock_bytes(t), row = cols * dtype_size(to);
+    const size_t cols = w->cols, parts = qblock_cols(t) / QBLOCK_COLS, row = cols * dtype_size(to);
     for (size_t r = r0; r < r1; r++) {
         const unsigned char *group = w->p.p + r / QBLOCK_ROWS * qblock_group_bytes(t, cols);
-        for (size_t b = 0; b < qblock_count(cols); b++)
-            unpack_block(out + (r - r0) * row, to, group + b * bytes, t, r % QBLOCK_ROWS, b * QBLOCK_COLS, cols);
+        for (size_t b = 0; b < qblock_count(cols); b++) {
+            const unsigned char *head = group + b / parts * qblock_bytes(t);
+            const unsigned char *part = head + qblock_head_bytes(t) + b % parts * qblock_part_bytes(t);
+            unpack_part(out + (r - r0) * row, to, head, part, t, r % QBLOCK_ROWS, b * QBLOCK_COLS, cols);
+        }
+    }
+}
+
+INLINE void unpack_to(unsigned char *out, const dtype to, const weight *w, size_t r0, size_t r1)
+{
+    switch (w->type) {
+    case DT_Q8: unpack_as(out, to, DT_Q8, w, r0, r1); break;
+    case DT_Q4: unpack_as(out, to, DT_Q4, w, r0, r1); break;
+    case DT_Q4Z: unpack_as(out, to, DT_Q4Z, w, r0, r1); break;
+    case DT_Q4K: unpack_as(out, to, DT_Q4K, w, r0, r1); break;
+    case DT_Q5K: unpack_as(out, to, DT_Q5K, w, r0, r1); break;
+    case DT_Q6K: unpack_as(out, to, DT_Q6K, w, r0, r1); break;
+    case DT_FP8: unpack_as(out, to, DT_FP8, w, r0, r1); break;
+    case DT_Q4G: unpack_as(out, to, DT_Q4G, w, r0, r1); break;
+    default: unpack_as(out, to, DT_Q4G32, w, r0, r1); break;
     }
 }
 
 void LEVEL(k_unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1)
 {
-    if (w->type == DT_Q8 && to == DT_F32) unpack_as(out, DT_F32, DT_Q8, w, r0, r1);
-    else if (w->type == DT_Q8) unpack_as(out, DT_BF16, DT_Q8, w, r0, r1);
-    else if (to == DT_F32) unpack_as(out, DT_F32, DT_Q4, w, r0, r1);
-    else unpack_as(out, DT_BF16, DT_Q4, w, r0, r1);
+    if (to == DT_F32) unpack_to(out, DT_F32, w, r0, r1);
+    else unpack_to(out, DT_BF16, w, r0, r1);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bounds of pages: keys join them, queries are scored against them. */
+/* Page bounds: adding keys, and scoring queries against them. */
 #include "config.h"
 
 #include "kernels/cpu/dots.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* K and V rows of any type, those in blocks with the bits of ref. */
+/* K and V rows of any type; block rows have the bits of ref. */
 #include "config.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "kernels/cpu/k.h"
 #include "kernels/cpu/rows.h"
 
-void LEVEL(k_turn)(float *x, size_t n)
+void LEVEL(k_hadamard)(float *x, size_t n)
 {
     LEVEL(k_paris_rotate)(x, NULL, 1, (float)(1 / sqrt((double)n)), n);
 }
@@ -17,15 +17,15 @@ INLINE void get_blocks(float *out, const unsigned char *in, const dtype t, size_
     for (size_t c = 0; c < n; c += VF_LANES) vf_store(out + c, vf_load_block(in, c, t, n));
 }
 
-void LEVEL(k_get_row)(float *out, const unsigned char *in, dtype t, bool turned, size_t n)
+void LEVEL(k_get_row)(float *out, const unsigned char *in, dtype t, bool rotated, size_t n)
 {
     if (t == DT_Q8) get_blocks(out, in, DT_Q8, n);
     else if (t == DT_Q4) get_blocks(out, in, DT_Q4, n);
     else LEVEL(k_widen)(out, in, t, n);
-    if (turned) LEVEL(k_turn)(out, n);
+    if (rotated) LEVEL(k_hadamard)(out, n);
 }
 
-void LEVEL(k_put_row)(unsigned char *out, const float *in, dtype t, bool turned, size_t n)
+void LEVEL(k_put_row)(unsigned char *out, const float *in, dtype t, bool rotated, size_t n)
 {
     float x[HEAD_DIM_MAX];
     if (!dtype_in_qblocks(t)) {
@@ -33,7 +33,7 @@ void LEVEL(k_put_row)(unsigned char *out, const float *in, dtype t, bool turned,
         return;
     }
     memcpy(x, in, n * sizeof *x);
-    if (turned) LEVEL(k_turn)(x, n);
+    if (rotated) LEVEL(k_hadamard)(x, n);
     for (size_t b = 0; b < n / ROW_BLOCK; b++) {
         int8_t code[ROW_BLOCK];
         unsigned char *to = out + row_code_bytes(t, b * ROW_BLOCK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores to selections: exact scores, votes, and the scans of the top-k selection. Bits do
- * not depend on the level (ops_select.h). */
+/* Scores and selections: exact scores, votes, and the scans of the top-k selection. Results do not depend on the level
+ * (ops_select.h). */
 #include "config.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size
     else dots_rows(false, DT_BF16, q, heads, d, rows, bytes, r0, r1, out, stride);
 }
 
-/* Elements [i, i + VF_LANES) of x, -INFINITY behind its end and in place of NaN. */
+/* Loads elements [i, i + VF_LANES) of x, with -INFINITY past its end and in place of NaN. */
 INLINE VF load_scores(const float *x, size_t i, size_t n)
 {
     const VF none = vf_set1(-INFINITY);
@@ -36,13 +36,13 @@ INLINE void store_some(float *p, size_t i, VF v, size_t n)
     else if (i < n) vf_store_n(p + i, v, n - i);
 }
 
-/* As load_scores, but for NaN, which stays. */
+/* Like load_scores, but keeps NaN. */
 INLINE VF load_raw(const float *x, size_t i, size_t n)
 {
     return i + VF_LANES <= n ? vf_load(x + i) : load_scores(x, i, n);
 }
 
-/* `vecs` vectors from element i on; full: there are as many. */
+/* Processes `vecs` vectors from element i on; full: all elements exist. */
 INLINE void vote_part(const bool full, const int vecs, float *e, const float *x, size_t i, size_t n, VF by, VF top,
                       VF acc[PARTS])
 {
@@ -61,7 +61,7 @@ INLINE void vote_part(const bool full, const int vecs, float *e, const float *x,
     }
 }
 
-/* The largest number; of -INFINITY and NaN: -INFINITY. */
+/* Returns the largest number, or -INFINITY if there are only -INFINITY and NaN. */
 INLINE float largest(const float *x, size_t n)
 {
     VF m[4];
@@ -79,7 +79,7 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
     VF b = vf_set1(by), acc[PARTS], m;
     float part[16], q[4];
     size_t i = 0;
-    *top = largest(x, n) * by; /* the largest product: rounding keeps the order */
+    *top = largest(x, n) * by; /* the largest product: rounding is monotonic */
     *sum = 0;
     if (*top == -INFINITY) {
         memset(e, 0, n * sizeof *e);
@@ -97,7 +97,7 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
 
 enum { VOTE_VECS = 4 };
 
-/* The same sum from the scores themselves, where that of the votes underflows (methods.md 0.2.4: no ties by
+/* Computes the sum from the scores themselves if the sum of the votes underflows (methods.md 0.2.4: no ties by
  * underflow). */
 static VF vote_far(const vote_job *j, size_t i)
 {
@@ -117,14 +117,14 @@ static VF vote_far(const vote_job *j, size_t i)
     return vf_load(l);
 }
 
-/* The logs of the sums of VF_LANES items; full: there are as many. */
+/* Stores the logs of the sums of VF_LANES items; full: all items exist. */
 INLINE bool put_votes(const bool full, float *out, const vote_job *j, VF sum, size_t i)
 {
     const VF least = vf_set1(1e-25f);
     const unsigned all = (1u << VF_LANES) - 1;
     VF v = vf_log(vf_max(sum, least));
     unsigned good = vf_ge(sum, least);
-    if (!full) good |= all << (j->n - i) & all; /* lanes of no item */
+    if (!full) good |= all << (j->n - i) & all; /* unused lanes */
     if (good != all) {
         if (!j->x) return false;
         float near[VF_LANES], far[VF_LANES];
@@ -139,7 +139,7 @@ INLINE bool put_votes(const bool full, float *out, const vote_job *j, VF sum, si
     return true;
 }
 
-/* `vecs` vectors of items from i on, whose sums do not wait for each other; full: there are as many. */
+/* Computes `vecs` vectors of items from i on, with independent sums; full: all items exist. */
 INLINE bool vote_items(const bool full, const int vecs, float *out, const vote_job *j, size_t heads, size_t i)
 {
     VF sum[VOTE_VECS];
@@ -197,7 +197,7 @@ size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per)
 
 enum { FOUR = 4 * VF_LANES };
 
-/* Lane l of vector v as bit v * VF_LANES + l. */
+/* Returns lane l of vector v as bit v * VF_LANES + l. */
 INLINE uint64_t four_ge(const float *x, VF least)
 {
     uint64_t m = 0;
@@ -216,7 +216,7 @@ float LEVEL(k_largest)(const float *x, size_t n)
     return vf_hmax(vf_max(vf_max(m[0], m[1]), vf_max(m[2], m[3])));
 }
 
-/* Bits of the lanes that hold elements of [i, n). */
+/* Returns a mask of the lanes with elements of [i, n). */
 INLINE unsigned lanes_of(size_t i, size_t n)
 {
     return n - i >= VF_LANES ? (1u << VF_LANES) - 1 : (1u << (n - i)) - 1;
@@ -232,7 +232,7 @@ size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least)
     return count;
 }
 
-/* Elements [i, i + VF_LANES) to the lists of k_at_least, which hold `count`. */
+/* Appends elements [i, i + VF_LANES) to the lists of k_at_least, which hold `count`. */
 INLINE size_t keep_lanes(int32_t *idx, float *val, size_t count, unsigned set, VF v, size_t i)
 {
     vf_keep(val + count, set, v);

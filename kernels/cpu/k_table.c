@@ -20,9 +20,5 @@
 
 #define KERNEL_ENTRY(ret, name, args) .name = LEVEL(k_##name),
 
-const cpu_kernels LEVEL(cpu_kernels) = {.name = LEVEL_NAME,
-                                        .tile_rows = TILE_ROWS,
-                                        .lanes = VF_LANES,
-                                        .q8_gemm = INT8_GEMM_Q8,
-                                        .q4_gemm = INT8_GEMM_Q4,
-                                        CPU_KERNELS(KERNEL_ENTRY)};
+const cpu_kernels LEVEL(cpu_kernels) = {
+    .name = LEVEL_NAME, .tile_rows = TILE_ROWS, .lanes = VF_LANES, .qblock_gemm = INT8_GEMM, CPU_KERNELS(KERNEL_ENTRY)};

@@ -19,11 +19,12 @@ enum { PASSES = 32, GEMM_PASSES = 5, ROWS = 512, DIM = 2048, PAGE = 4096 };
 struct cpu_meter {
     backend *be;
     unsigned char *buffer;
-    size_t bytes, at;           /* of the buffer; where the next pass begins */
+    size_t bytes, at;           /* size of the buffer; start of the next pass */
     unsigned char *x, *w, *out; /* matrices of the products */
 };
 
-/* Four times the last-level cache, at least 256 MB: nothing of a pass is left when it comes round again. */
+/* Returns four times the last-level cache, at least 256 MB, so that no data of a pass is still cached when the buffer
+ * wraps around. */
 static size_t buffer_size(void)
 {
     long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -38,13 +39,13 @@ double cpu_meter_read(cpu_meter *m)
     const unsigned char *p = m->buffer + m->at;
     int64_t t0 = 0;
     float total = 0;
-    volatile float sink; /* the sum must be wanted, or the loop disappears */
+    volatile float sink; /* prevents the compiler from removing the loop */
     m->at = (m->at + METER_READ) % m->bytes;
 #pragma omp parallel num_threads(m->be->n_threads) reduction(+ : total)
     {
         size_t a, b;
         threads_split(METER_READ, PAGE, &a, &b);
-        /* Threads that slept are awake before the clock starts. */
+        /* Wakes sleeping threads before the clock starts. */
 #pragma omp barrier
 #pragma omp master
         t0 = clock_ns();
@@ -89,7 +90,7 @@ meter_usage cpu_meter_usage(const cpu_meter *m)
     meter_usage u = {0};
     struct rusage r;
     int64_t cpu = 0;
-    /* Each thread asks for itself: what the kernel says of a process is as old as its last tick. */
+    /* Each thread reads its own clock: the kernel updates the process total only at ticks. */
 #pragma omp parallel for schedule(static, 1) num_threads(m->be->n_threads) reduction(+ : cpu)
     for (int i = 0; i < m->be->n_threads; i++) cpu += clock_thread_ns();
     u.cpu_ns = cpu;
@@ -98,7 +99,7 @@ meter_usage cpu_meter_usage(const cpu_meter *m)
     return u;
 }
 
-/* ---- the start ---- */
+/* ---- measurements ---- */
 
 double limits_middle(double *x, size_t n)
 {
@@ -121,11 +122,11 @@ void cpu_meter_limits(cpu_meter *m, kernel_limits *out)
     out->read_low = speed[0];
     out->read_high = speed[PASSES];
     for (int kind = 0; kind < PRODUCT_KINDS; kind++) {
-        cpu_meter_product(m, (product_kind)kind); /* the first one prepares */
+        cpu_meter_product(m, (product_kind)kind); /* warm-up */
         for (int i = 0; i < GEMM_PASSES; i++) speed[i] = cpu_meter_product(m, (product_kind)kind);
         out->gemm_gops[kind] = limits_middle(speed, GEMM_PASSES);
     }
-    snprintf(out->gemm_name, sizeof out->gemm_name, "%s", c->gemm ? gemm_name(c->gemm) : "our own kernels");
+    snprintf(out->gemm_name, sizeof out->gemm_name, "%s", c->gemm ? gemm_name(c->gemm) : "built-in kernels");
     out->buffer_bytes = m->bytes;
 }
 
@@ -145,7 +146,7 @@ status cpu_meter_create(cpu_meter **out, backend *be, err *e)
     const size_t x = (size_t)ROWS * DIM, w = (size_t)DIM * DIM;
     *out = NULL;
     if (strcmp(be->name, "cpu") != 0)
-        return err_set(e, ST_UNSUPPORTED, "%s: only the cpu backend is measured", be->name);
+        return err_set(e, ST_UNSUPPORTED, "%s: only the cpu backend can be measured", be->name);
     TRY(MEM_NEW(&m, 1, e));
     *m = (cpu_meter){.be = be, .bytes = buffer_size()};
     status st = mem_map_anon((void **)&m->buffer, m->bytes, "buffer of the memory benchmark", e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the CPU can do at most, measured; kernels/meter.h has it for every backend. */
+/* Measured limits of the CPU; kernels/meter.h supports every backend. */
 #ifndef KERNELS_CPU_LIMITS_H
 #define KERNELS_CPU_LIMITS_H
 
@@ -9,36 +9,36 @@ typedef enum { PRODUCT_F32, PRODUCT_BF16, PRODUCT_S8, PRODUCT_KINDS } product_ki
 
 /* Medians over the passes, all threads of the backend. */
 typedef struct {
-    double read_gbs;            /* memory read (copied: read and written), 10^9 bytes/s, */
+    double read_gbs;            /* memory read (copied: read and written), 10^9 bytes/s */
     double read_low, read_high; /* the slowest and the fastest pass */
     bool copied;
-    double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048 (a device: larger); 0: none here */
-    char gemm_name[128];             /* "oneDNN 2.6.3"; our own kernels where no library is built in */
-    size_t buffer_bytes;             /* walked through by the passes */
+    double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048 (a device: larger); 0: not supported */
+    char gemm_name[128];             /* "oneDNN 2.6.3"; built-in kernels if no library is built in */
+    size_t buffer_bytes;             /* bytes that the passes walk through */
 } kernel_limits;
 
-/* Measures again beside what is timed: memory bandwidth changes by half within seconds on shared machines. */
+/* Repeats measurements next to the timed work: on shared machines memory bandwidth can halve within seconds. */
 typedef struct cpu_meter cpu_meter;
 
 /* Allocates a buffer of four times the last-level cache, at least 256 MB. be must be a cpu backend and outlive the
  * meter. Errors: ST_NOMEM; ST_UNSUPPORTED for another device. */
 status cpu_meter_create(cpu_meter **out, backend *be, err *e);
 void cpu_meter_free(cpu_meter *m);
-/* Takes about a second. */
+/* Measures for about a second. */
 void cpu_meter_limits(cpu_meter *m, kernel_limits *out);
-/* One pass over the next METER_READ bytes, none of which is in a cache: 10^9 bytes/s. */
+/* Returns the rate of one pass over the next METER_READ bytes, none of which is cached, in 10^9 bytes/s. */
 enum { METER_READ = 64 << 20 };
 double cpu_meter_read(cpu_meter *m);
-/* One product: 10^9 operations/s; 0 where this CPU or build has none of the kind. */
+/* Returns the rate of one product in 10^9 operations/s; 0 if this CPU or build does not support the kind. */
 double cpu_meter_product(cpu_meter *m, product_kind kind);
 
-/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. bytes
- * is even. */
+/* Writes random numbers near 0.01 as f32 and as bf16, small ones as bytes, because zeros and denormals differ in speed.
+ * bytes is even. */
 void limits_noise(unsigned char *p, size_t bytes);
-/* The middle of an odd number of values, which are sorted; n is small. */
+/* Returns the median of an odd number of values, which are sorted; n is small. */
 double limits_middle(double *x, size_t n);
 
-/* Time so far; differences of two count. */
+/* Cumulative times; subtract two readings. */
 typedef struct {
     int64_t wall_ns, cpu_ns; /* cpu: sum over the backend's threads */
     int64_t switches;        /* times that another process took a core from this one */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in blocks (ops_rows.h) as vectors. Included by k_*.c. */
+/* Block rows (ops_rows.h) as vectors. Included by k_*.c. */
 #ifndef KERNELS_CPU_ROWS_H
 #define KERNELS_CPU_ROWS_H
 
 #include "kernels/cpu/simd.h"
 #include "kernels/ops_rows.h"
 
-/* Elements [c, c + VF_LANES) of a row of d: its code times the block's scale, less the offset times that, which is
- * exact. */
+/* Loads elements [c, c + VF_LANES) of a row of d: scale times (code - offset), which is exact. */
 INLINE VF vf_load_block(const unsigned char *row, size_t c, const dtype t, size_t d)
 {
     VF scale = vf_set1_f16(row + row_code_bytes(t, d) + c / ROW_BLOCK * sizeof(uint16_t));

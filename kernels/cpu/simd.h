@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* One vector type for all levels: the kernels k_*.c are written once against this page and compiled
- * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512), 3 (2 with BF16, VNNI, VBMI and GFNI), 4 (NEON) or
- * 5 (4 with dot products of bytes). A level's header gives
+/* One vector type for all levels: the kernels k_*.c are written once against this interface and compiled once per level
+ * with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512), 3 (2 with BF16, VNNI, VBMI and GFNI), 4 (NEON) or 5 (4 with dot
+ * products of bytes). A level's header defines
  *
  *   VF, VF_LANES                       a vector of floats
  *   TILE_ROWS, TILE_VECS               accumulator tile of prefill (rows x vectors)
@@ -13,32 +13,33 @@
  *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned
  *   vf_codes                           VF_LANES unsigned numbers of 2 or 4 bits, lowest first
  *   vf_set1_f16                        one f16 number in all lanes
- *   vf_bytes                           VF_LANES unsigned bytes as floats
- *   vf_store_s8                        whole numbers of at most 8 bits as signed bytes
+ *   vf_bytes vf_signed_bytes           VF_LANES bytes as floats
+ *   vf_e4m3                            VF_LANES numbers of half.h's e4m3_to_f32, not NaN, times 2^-8
+ *   vf_store_s8                        integers of at most 8 bits as signed bytes
  *   vf_sum vf_hmax                     over the lanes, in a fixed order
  *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
- *   vf_turn(out, to, in, from)  row i of out, at out + i * to, is column i of in, VF_LANES by VF_LANES
+ *   vf_transpose(out, to, in, from)    row i of out, at out + i * to, is column i of in, VF_LANES by VF_LANES
  *   vf_swap(v, by)                     lane i is lane i ^ by of v; by is a power of two
- *   vf_held                            the same value, of which the compiler knows that it lies in a register:
- *                                      what is used often is then not loaded again for each use
+ *   vf_held                            the same value, kept in a register by the compiler rather than loaded for each
+ *                                      use
  *   vf_round vf_exp2i                  nearest integer; 2^n of an integer -127 <= n <= 127 (-127: 0)
  *   vf_log_split                       x = m 2^e of a positive normal x, sqrt(1/2) <= m < sqrt(2): m, and e
- *   vf_min                             as vf_max: b if one of them is NaN
- *   vf_by_sign(q, a, b)                lanes of b where q has its sign bit set, else of a
+ *   vf_min                             like vf_max: b if one operand is NaN
+ *   vf_by_sign(q, a, b)                lanes of b where q has its sign bit set, otherwise of a
  *   vf_ge                              lane l of a >= b as bit l; 0 with a NaN
- *   vf_keep(out, set, v)               stores the lanes of v whose bit is set, and up to VF_LANES numbers in all
- *   vi_keep(out, set, first)           the same of the integers first + l; their number
+ *   vf_keep(out, set, v)               stores the lanes of v whose bit is set; writes up to VF_LANES numbers in all
+ *   vi_keep(out, set, first)           the same for the integers first + l; returns their number
  *   vb_ge(p, least)                    bit i is p[i] >= least, of 64 unsigned bytes
  *   VD vd_zero vd_add vd_sum           VF_LANES sums in double: of the lanes of vectors; then over the lanes
  *   VI vi_load vi_shr2                 VF_LANES words of 32 bits; all of them >> 2
  *   vi_set1 vi_store
- *   vi_add_ge(s, c, a, b)              s + c in the lanes where a >= b, else s; vi_add_gt: where a > b
- *   vi_inc_less(s, a, b)               s + 1 in the lanes where a < b < 2^31, else s
+ *   vi_add_ge(s, c, a, b)              s + c in the lanes where a >= b, otherwise s; vi_add_gt: where a > b
+ *   vi_inc_less(s, a, b)               s + 1 in the lanes where a < b < 2^31, otherwise s
  *   VT vt_make vt_get                  table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
  *                                      bits b0, b1 = the lowest bits of each word
  *
- * Every operation is exact to the bit for a given level, so that a result depends only on the order
- * of operations in the kernel. x86's max(a, b) is b if one of them is NaN; so is every level's. */
+ * Every operation is exact to the bit for a given level, so that a result depends only on the order of operations in
+ * the kernel. x86's max(a, b) is b if one operand is NaN, and so is every level's. */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
@@ -48,8 +49,8 @@
 
 #include "kernels/ops.h"
 
-/* Loops over register tiles must unroll fully: an array of vectors then lives in registers. Not under
- * sanitizers, which would instrument each copy and compile for minutes. */
+/* Loops over register tiles must unroll fully, so that an array of vectors stays in registers. Sanitizers are excluded:
+ * they would instrument each copy and compile for minutes. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define ROLLED
@@ -65,13 +66,14 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#define SIMD_AVX    (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
+#define SIMD_AVX    (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* x86 levels, all with AVX2 */
 #define SIMD_AVX512 (CPU_LEVEL == 2 || CPU_LEVEL == 3)
 #define SIMD_VBMI   (CPU_LEVEL == 3)
-#define SIMD_CODES  (CPU_LEVEL == 1 || CPU_LEVEL == 3) /* decode attention multiplies codes as they are (decode.h) */
+#define SIMD_CODES  (CPU_LEVEL == 1 || CPU_LEVEL == 3) /* decode attention multiplies codes directly (decode.h) */
 #define SIMD_NEON   (CPU_LEVEL >= 4)
 
-/* bytes even, <= all, a power of two. No call, for which the tile around it would give up its registers. */
+/* Copies an even number of bytes <= all, a power of two. Not a call, because that would spill the registers of the
+ * surrounding tile. */
 INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
 {
     unsigned char *t = to;
@@ -106,14 +108,14 @@ INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
 #endif
 
 #if !SIMD_AVX512
-INLINE void vf_turn(float *out, size_t to, const float *in, size_t from)
+INLINE void vf_transpose(float *out, size_t to, const float *in, size_t from)
 {
     for (size_t c = 0; c < VF_LANES; c++)
         for (size_t j = 0; j < VF_LANES; j++) out[c * to + j] = in[j * from + c];
 }
 #endif
 
-#if !SIMD_AVX /* where loads and stores have masks */
+#if !SIMD_AVX /* AVX levels have masked loads and stores */
 INLINE VF vf_load_n(const float *p, size_t n)
 {
     float f[VF_LANES] = {0};
@@ -145,21 +147,21 @@ INLINE size_t vi_keep(int32_t *out, unsigned set, int32_t first)
 }
 #endif
 
-/* Vector accumulators of one dot product. A constant of the format of results: linear's bits are
- * the same for one row of x and for many because every tile uses it. */
+/* Vector accumulators of one dot product. This constant is part of the definition of results: linear has the same bits
+ * for one row of x and for many because every tile uses it. */
 enum { DOT_ACC = 2 };
 
 enum { EXP2_MOST = 4 }; /* vectors of vf_exp2_each */
 
 #if !SIMD_AVX512
-/* x 2^n for a whole n in [-126, 127] */
+/* x 2^n for an integer n in [-126, 127] */
 INLINE VF vf_by_exp2i(VF x, VF n)
 {
     return vf_mul(x, vf_exp2i(n));
 }
 #endif
 
-/* VF_LANES elements of type t from element i on, as float. */
+/* Loads VF_LANES elements of type t from element i on, as float. */
 INLINE VF vf_load_as(const void *p, size_t i, dtype t)
 {
     const unsigned char *b = p;
@@ -167,7 +169,7 @@ INLINE VF vf_load_as(const void *p, size_t i, dtype t)
     return t == DT_F16 ? vf_load_f16(b + 2 * i) : vf_load_bf16(b + 2 * i);
 }
 
-/* The same with n < VF_LANES elements; reads nothing behind them. */
+/* Loads n < VF_LANES elements in the same way; reads nothing beyond them. */
 INLINE VF vf_load_as_n(const void *p, size_t i, dtype t, size_t n)
 {
     const unsigned char *b = p;
@@ -218,7 +220,7 @@ INLINE VF vf_exp(VF x)
     return vf_mul(p, vf_exp2i(n));
 }
 
-/* exp(x) to 2 ulp for x <= 0: vf_exp with pairs of coefficients, which make a shorter chain. */
+/* exp(x) to 2 ulp for x <= 0: vf_exp with paired coefficients, which shorten the dependency chain. */
 INLINE VF vf_exp_down(VF x)
 {
     x = vf_max(vf_set1(-88.0f), x);
@@ -236,8 +238,8 @@ INLINE VF vf_line(float a, float b, VF x)
     return vf_add(vf_mul(x, vf_set1(a)), vf_set1(b));
 }
 
-/* log(x) of positive normal numbers to 2 ulp, no fma; pairs of coefficients make shorter chains than
- * Horner's rule. Source of the polynomial: Cephes, logf.c. */
+/* log(x) of positive normal numbers to 2 ulp, no fma; paired coefficients have shorter dependency chains than Horner's
+ * rule. Source of the polynomial: Cephes, logf.c. */
 INLINE VF vf_log(VF x)
 {
     VF m, e = vf_log_split(x, &m);
@@ -253,8 +255,8 @@ INLINE VF vf_log(VF x)
     return vf_add(vf_add(m, p), vf_mul(e, vf_set1(0.693359375f)));
 }
 
-/* 2^x to 2 ulp for x <= 0, no fma, of n vectors side by side, whose long chains then wait for one another less. 2^-126
- * below that and for NaN. Source of the polynomial: Cephes, exp2f.c. */
+/* 2^x to 2 ulp for x <= 0, no fma, of n vectors in parallel to hide the latency of the long chains. 2^-126 below that
+ * and for NaN. Source of the polynomial: Cephes, exp2f.c. */
 INLINE void vf_exp2_each(const int n, VF *x)
 {
     VF e[EXP2_MOST], z[EXP2_MOST], p[EXP2_MOST], low[EXP2_MOST];
@@ -282,7 +284,7 @@ INLINE void prefetch(const void *p)
     __builtin_prefetch(p, 0, 3);
 }
 
-/* At most a vector of what is left. */
+/* Loads at most a vector of the remaining `left` floats. */
 INLINE VF vf_load_some(const float *p, size_t left)
 {
     return left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Eight floats at every level, for formats in blocks of 8 whose order of summation may not depend on the level.
- * v8_sum is ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); v8_sums has four of them.
- * v8_codes: lane j is table[bits [3j, 3j + 3) of the 3 bytes at bins], negated where bit j of id is 0; reads the
- * byte before bins, too. v8_bf16: all lanes are the number at p.
+/* Eight floats at every level, for formats with blocks of 8 whose order of summation must not depend on the level.
+ * v8_sum is ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); v8_sums computes four of them.
+ * v8_codes: lane j is table[bits [3j, 3j + 3) of the 3 bytes at bins], negated if bit j of id is 0; also reads the
+ * byte before bins. v8_bf16: all lanes are the number at p.
  * b8_sums(out, x, nb, table): out[i] is the sum over b < nb of table[256 b + x[i nb + b]], modulo 256, for the rows
- * i < B8_ROWS; nb is a multiple of 8. B8_ROWS is 0 where a level does not have it.
+ * i < B8_ROWS; nb is a multiple of 8. B8_ROWS is 0 at levels without it.
  * P8: the V8 of two tokens in one vector, at levels with SIMD_VBMI. p8_set(p): both are the V8 at p; p8_add, p8_mul;
- * p8_codes(v, table, a, b): v[0..7] are the v8_codes times the v8_bf16 of 8 blocks of the tokens a and b; reads the 8
- * bytes before bins, too. p8_sums: v8_sum of the two tokens of v0, then of v1, times
- * `by`. */
+ * p8_codes(v, table, a, b): v[0..7] are the v8_codes times the v8_bf16 of 8 blocks of the tokens a and b; also reads
+ * the 8 bytes before bins. p8_sums: v8_sum of the two tokens of v0, then of v1, times `by`. */
 #ifndef KERNELS_CPU_SIMD8_H
 #define KERNELS_CPU_SIMD8_H
 
@@ -64,7 +63,7 @@ INLINE float v8_sum(V8 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Lanes l and l + 4 of each, then a transposition whose first step adds lanes l and l + 2. */
+/* Adds lanes l and l + 4 of each, then transposes; the first step of the transposition adds lanes l and l + 2. */
 INLINE void v8_sums(float out[4], const V8 v[4])
 {
     __m128 h[4];
@@ -87,7 +86,7 @@ INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *
     const __m256i shift = _mm256_setr_epi32(8, 11, 14, 17, 20, 23, 26, 29);
     int32_t w;
     memcpy(&w, bins - 1, 4);
-    /* vpermps looks at the lowest 3 bits of an index only */
+    /* vpermps uses only the lowest 3 bits of an index */
     V8 c = _mm256_permutevar8x32_ps(_mm256_xor_ps(_mm256_loadu_ps(table), _mm256_castsi256_ps(sign)),
                                     _mm256_srlv_epi32(_mm256_set1_epi32(w), shift));
     __m256i bit = _mm256_and_si256(_mm256_sllv_epi32(_mm256_set1_epi8((char)id), up), sign);
@@ -123,14 +122,15 @@ INLINE void b8_columns(__m256i r[8])
     }
 }
 
-/* Entries x of a table of 256 bytes: the lower 4 bits in 16 parts of it, from which the upper ones choose. */
+/* Looks up entries x of a table of 256 bytes: the lower 4 bits in 16 parts of it, then the upper ones select the
+ * part. */
 INLINE __m256i b8_entries(const unsigned char *table, __m256i x)
 {
     const __m256i low = _mm256_set1_epi8(15);
     __m256i t[16], at = _mm256_and_si256(x, low);
     UNROLL for (int n = 8, bit = 3; n > 0; n /= 2, bit--)
     {
-        __m256i m = _mm256_slli_epi16(x, bit); /* the chosen bit becomes a byte's sign */
+        __m256i m = _mm256_slli_epi16(x, bit); /* moves the selecting bit to a byte's sign */
         UNROLL for (int i = 0; i < n; i++)
         {
             UNROLL for (int k = 0; k < 2 && n == 8; k++)
@@ -144,7 +144,7 @@ INLINE __m256i b8_entries(const unsigned char *table, __m256i x)
     return t[0];
 }
 
-/* 4 rows of 8 bytes, nb apart. */
+/* Loads 4 rows of 8 bytes, nb apart. */
 INLINE __m256i b8_rows(const unsigned char *x, size_t nb)
 {
     __m128i r[4];
@@ -161,7 +161,7 @@ INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, co
         b8_columns(r);
         UNROLL for (size_t i = 0; i < 8; i++) sum = _mm256_add_epi8(sum, b8_entries(table + 256 * (b + i), r[i]));
     }
-    /* rows in their order again */
+    /* restores the order of rows */
     const __m256i pairs = _mm256_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15, 0, 8, 1, 9, 2, 10, 3,
                                            11, 4, 12, 5, 13, 6, 14, 7, 15);
     sum = _mm256_shuffle_epi8(sum, pairs);

@@ -5,7 +5,7 @@
 
 enum { B8_ROWS = 64 };
 
-/* 8 rows of 8 bytes, nb apart. */
+/* Loads 8 rows of 8 bytes, nb apart. */
 INLINE __m512i b8_rows(const unsigned char *x, size_t nb)
 {
     const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
@@ -45,7 +45,7 @@ INLINE void b8_columns(__m512i r[8])
     }
 }
 
-/* Entries x of a table of 256 bytes: one in each half of it, of which the highest bit chooses. */
+/* Looks up entries x of a table of 256 bytes: one in each half of it, then the highest bit selects the half. */
 INLINE __m512i b8_entries(const unsigned char *table, __m512i x)
 {
     __m512i lo = _mm512_permutex2var_epi8(_mm512_loadu_si512(table), x, _mm512_loadu_si512(table + 64));
@@ -61,7 +61,7 @@ INLINE void b8_sums(unsigned char out[B8_ROWS], const unsigned char *x, size_t n
         b8_columns(r);
         UNROLL for (size_t i = 0; i < 8; i++) sum = _mm512_add_epi8(sum, b8_entries(table + 256 * (b + i), r[i]));
     }
-    /* rows in their order again: byte 8 j + k is byte 8 k + j */
+    /* restores the order of rows: byte 8 j + k is byte 8 k + j */
     const __m512i column = _mm512_set1_epi64(0x3830282018100800);
     const __m512i row =
         _mm512_setr_epi64(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303, 0x0404040404040404,
@@ -92,7 +92,7 @@ typedef struct {
     const unsigned char *id, *weight, *bins;
 } p8_code;
 
-/* Byte 8 b + j: the bin of element j of block b, plus 8 where it is positive, in the lower 4 bits. */
+/* Returns nibbles: byte 8 b + j has the bin of element j of block b, plus 8 if it is positive, in the lower 4 bits. */
 INLINE __m512i p8_nibbles(p8_code c)
 {
     const __m512i spread =
@@ -106,8 +106,8 @@ INLINE __m512i p8_nibbles(p8_code c)
     return _mm512_or_si512(_mm512_and_si512(bin, _mm512_set1_epi8(7)), _mm512_maskz_set1_epi8(positive, 8));
 }
 
-/* Byte k of lane j of a vector is the nibble of element j of block k, so that shifts bring each block to the lowest
- * bits, where the look-up reads; a pair of weights likewise. */
+/* Decodes two tokens. Byte k of lane j of a vector is the nibble of element j of block k, so that shifts move each
+ * block to the lowest bits, which the look-up reads; pairs of weights likewise. */
 INLINE void p8_codes(P8 v[8], const float table[8], p8_code a, p8_code b)
 {
     const __m512i lane = _mm512_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606,

@@ -55,7 +55,7 @@ INLINE void vf_store(float *p, VF v)
 
 INLINE VF vf_held(VF v)
 {
-#ifndef __clang__ /* which would not unroll a loop around it, and holds such values anyway */
+#ifndef __clang__ /* clang would not unroll a loop around this, and keeps such values in registers anyway */
     __asm__("" : "+x"(v));
 #endif
     return v;
@@ -123,6 +123,17 @@ INLINE VF vf_codes(const void *p, const int bits)
 INLINE VF vf_bytes(const uint8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
+INLINE VF vf_signed_bytes(const void *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+INLINE VF vf_e4m3(const void *p)
+{
+    __m128i w = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p)), 7);
+    return _mm256_cvtph_ps(_mm_and_si128(w, _mm_set1_epi16((short)0xbf80)));
 }
 
 INLINE void vf_store_s8(int8_t *p, VF v)
@@ -265,9 +276,9 @@ INLINE VI vi_shr2(VI v)
 INLINE VF vt_get(VT t, VI i)
 {
     return _mm256_permutevar_ps(t, i);
-} /* within 128 bits: twice as fast as across */
+} /* permutes within 128 bits, twice as fast as across */
 
-/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+/* Products with 0 and 1 are exact, so fma rounds like the sum. */
 INLINE VT vt_make(const float *w)
 {
     const __m256 b0 = _mm256_setr_ps(0, 1, 0, 1, 0, 1, 0, 1), b1 = _mm256_setr_ps(0, 0, 1, 1, 0, 0, 1, 1);

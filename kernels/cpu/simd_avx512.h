@@ -67,7 +67,7 @@ INLINE void vf_store_n(float *p, VF v, size_t n)
 
 INLINE VF vf_held(VF v)
 {
-#ifndef __clang__ /* which would not unroll a loop around it, and holds such values anyway */
+#ifndef __clang__ /* clang would not unroll a loop around this, and keeps such values in registers anyway */
     __asm__("" : "+v"(v));
 #endif
     return v;
@@ -113,7 +113,7 @@ INLINE VF vf_codes(const void *p, const int bits)
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i x = _mm512_set1_epi32((int)w[0]); /* 16 codes of 2 bits, or the first 8 of 4 */
     if (bits == 4) x = _mm512_mask_set1_epi32(x, 0xff00, (int)w[1]);
-    /* with 4 bits lanes 8 to 15 begin at bit 0 again */
+    /* with 4 bits, lanes 8 to 15 start at bit 0 again */
     __m512i shift = _mm512_and_si512(_mm512_slli_epi32(lane, bits == 2 ? 1 : 2), _mm512_set1_epi32(31));
     x = _mm512_and_si512(_mm512_srlv_epi32(x, shift), _mm512_set1_epi32((1 << bits) - 1));
     return _mm512_cvtepi32_ps(x);
@@ -122,6 +122,17 @@ INLINE VF vf_codes(const void *p, const int bits)
 INLINE VF vf_bytes(const uint8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
+INLINE VF vf_signed_bytes(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+INLINE VF vf_e4m3(const void *p)
+{
+    __m256i w = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(w, _mm256_set1_epi16((short)0xbf80)));
 }
 
 INLINE void vf_store_s8(int8_t *p, VF v)
@@ -155,8 +166,8 @@ INLINE VF vf_sum_each(const VF v[VF_LANES])
     return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
 }
 
-/* Pairs of rows, then of pairs, in each 128-bit lane, then the 4 x 4 of these lanes. */
-INLINE void vf_turn(float *out, size_t to, const float *in, size_t from)
+/* Transposes pairs of rows, then pairs of pairs, in each 128-bit lane, then the 4 x 4 lanes. */
+INLINE void vf_transpose(float *out, size_t to, const float *in, size_t from)
 {
     VF a[16], b[16];
     UNROLL for (size_t i = 0; i < 16; i++) a[i] = vf_load(in + i * from);
@@ -227,7 +238,7 @@ INLINE unsigned vf_ge(VF a, VF b)
     return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
 }
 
-/* To a register first: compressing into memory takes a hundred cycles on some CPUs. */
+/* Compresses to a register first: compressing to memory takes a hundred cycles on some CPUs. */
 INLINE void vf_keep(float *out, unsigned set, VF v)
 {
     vf_store(out, _mm512_maskz_compress_ps((__mmask16)set, v));
@@ -300,7 +311,7 @@ INLINE VF vt_get(VT t, VI i)
     return _mm512_permutevar_ps(t, i);
 }
 
-/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+/* Products with 0 and 1 are exact, so fma rounds like the sum. */
 INLINE VT vt_make(const float *w)
 {
     const __m512 b0 = _mm512_setr_ps(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1);

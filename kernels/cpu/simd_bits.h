@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Bytes under masks of bits, times bytes: a word of 32 bits holds 32 channels of one token, quad j of a word is
- * its channels j, j + 8, j + 16 and j + 24: bit j of each byte.
+/* Products of bytes masked by bits with bytes. A 32-bit word holds 32 channels of one token. Quad j of a word is its
+ * channels j, j + 8, j + 16 and j + 24: bit j of each byte.
  *
  *   DI                  VF_LANES sums of int32, one a token
  *   di_zero di_floats   0; the sums as floats
- *   quads_of(out, x, by, least)   x [32] times `by`, clamped to [least, 127] (NaN: least) and rounded to the
+ *   quads_of(out, x, by, least)   x [32] times `by`, clamped to [least, 127] (NaN: least) and rounded to
  *                       nearest even: byte b of out[j] is channel j + 8 b
- *   di_take(x, j, u)    of the words x of VF_LANES tokens: the bytes 0..127 of quad j that u has where a bit is
- *                       set, else 0
- *   DI_COPIES           copies of a quad of signed bytes in a row, as di_dot reads them
+ *   di_take(x, j, u)    for the words x of VF_LANES tokens: the bytes 0..127 of quad j of u where a bit is set,
+ *                       otherwise 0
+ *   DI_COPIES           consecutive copies of a quad of signed bytes, as read by di_dot
  *   di_dot(s, e, p)     s + the products of the bytes of e with the signed bytes of the quad at p; exact */
 #ifndef KERNELS_CPU_SIMD_BITS_H
 #define KERNELS_CPU_SIMD_BITS_H
@@ -23,7 +23,7 @@ INLINE __m128i clamped(const float *x, float by, float least)
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_min_ps(v, _mm512_set1_ps(127))));
 }
 
-/* Channels j and j + 8 side by side in each half, then both halves' pairs. */
+/* Interleaves channels j and j + 8 in each half, then the pairs of both halves. */
 INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 {
     const __m128i pairs = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
@@ -85,7 +85,7 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 }
 
 typedef __m256i DI;
-enum { DI_COPIES = 8 }; /* an operand in memory; AVX-512 has broadcasts there */
+enum { DI_COPIES = 8 }; /* a memory operand; AVX-512 can broadcast it */
 
 INLINE DI di_zero(void)
 {
@@ -96,7 +96,7 @@ INLINE VF di_floats(DI s)
     return _mm256_cvtepi32_ps(s);
 }
 
-/* A shift of 16 bits within a byte's own half brings bit j to the sign, which the blend looks at. */
+/* Shifts bit j to the sign of each byte, which the blend reads. 16-bit shifts by 7 - j keep it within its byte. */
 INLINE __m256i di_take(VI x, const int j, int32_t u)
 {
     return _mm256_blendv_epi8(_mm256_setzero_si256(), _mm256_set1_epi32(u), _mm256_slli_epi16(x, 7 - j));
@@ -135,7 +135,8 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
     UNROLL for (int i = 0; i < 8; i += 4)
     {
         int32x4_t q = quad_clamped(x + i, by, least);
-        q = vsliq_n_s32(q, quad_clamped(x + 8 + i, by, least), 8); /* each covers the sign of the one before */
+        q = vsliq_n_s32(q, quad_clamped(x + 8 + i, by, least),
+                        8); /* each insertion overwrites the sign extension of the previous one */
         q = vsliq_n_s32(q, quad_clamped(x + 16 + i, by, least), 16);
         q = vsliq_n_s32(q, quad_clamped(x + 24 + i, by, least), 24);
         vst1q_s32(out + i, q);
@@ -209,7 +210,7 @@ INLINE DI di_take(VI x, const int j, int32_t u)
     return (DI)set & di_all(u);
 }
 
-/* Even and odd bytes apart; two products of 127 * 127 fit 16 bits. */
+/* Multiplies even and odd bytes separately; two products of 127 * 127 fit 16 bits. */
 INLINE DI di_dot(DI s, DI e, const int32_t *p)
 {
     di_pairs w = (di_pairs)di_all(*p), even = (di_pairs)(e & 0x00ff00ff), odd = (di_pairs)(e >> 8 & 0x00ff00ff);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Any machine: four lanes as a vector extension of GCC and Clang (SSE2, NEON, ...). See simd.h. */
+/* Any machine: four lanes with the vector extensions of GCC and Clang (SSE2, NEON, ...). See simd.h. */
 #ifndef KERNELS_CPU_SIMD_GENERIC_H
 #define KERNELS_CPU_SIMD_GENERIC_H
 
@@ -113,6 +113,20 @@ INLINE VF vf_bytes(const uint8_t *p)
     return (VF){(float)p[0], (float)p[1], (float)p[2], (float)p[3]};
 }
 
+INLINE VF vf_signed_bytes(const void *p)
+{
+    const int8_t *b = (const int8_t *)p;
+    return (VF){(float)b[0], (float)b[1], (float)b[2], (float)b[3]};
+}
+
+INLINE VF vf_e4m3(const void *p)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    VF v;
+    for (int l = 0; l < VF_LANES; l++) v[l] = e4m3_to_f32(b[l]) * 0x1p-8f;
+    return v;
+}
+
 INLINE void vf_store_s8(int8_t *p, VF v)
 {
     for (int l = 0; l < VF_LANES; l++) p[l] = (int8_t)v[l];
@@ -139,7 +153,7 @@ INLINE VF vf_swap(VF v, const int by)
     return by == 1 ? (VF){v[1], v[0], v[3], v[2]} : (VF){v[2], v[3], v[0], v[1]};
 }
 
-/* Adding 1.5 * 2^23 leaves no room for a fraction; |v| < 2^22 here. */
+/* Rounds by adding 1.5 * 2^23, which leaves no bits for a fraction; |v| < 2^22 here. */
 INLINE VF vf_round(VF v)
 {
     VF big = vf_set1(12582912.0f);

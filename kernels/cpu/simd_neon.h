@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Advanced SIMD of AArch64: 8 lanes in two of the 32 registers of 4, little endian. Pairs, so that the tiles of
- * AVX2 fit, 4 query heads share a row, and the order of every sum is AVX2's. See simd.h. */
+/* Advanced SIMD of AArch64, little endian: 8 lanes in two of the 32 registers of 4 lanes. With pairs of registers the
+ * tiles of AVX2 fit, 4 query heads share a row, and the order of every sum is that of AVX2. See simd.h. */
 #ifndef KERNELS_CPU_SIMD_NEON_H
 #define KERNELS_CPU_SIMD_NEON_H
 
@@ -48,7 +48,7 @@ INLINE VF vf_fma(VF a, VF b, VF c)
     return (VF){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};
 }
 
-/* fmax gives NaN for NaN, fmaxnm the other number; here b is wanted. */
+/* Returns b if one operand is NaN; fmax would return NaN, fmaxnm the other number. */
 INLINE float32x4_t quad_max(float32x4_t a, float32x4_t b)
 {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
@@ -79,7 +79,7 @@ INLINE void vf_store(float *p, VF v)
 
 INLINE uint16x8_t halves_load(const void *p)
 {
-    return vreinterpretq_u16_u8(vld1q_u8(p)); /* of any alignment */
+    return vreinterpretq_u16_u8(vld1q_u8(p)); /* unaligned */
 }
 
 INLINE VF vf_load_f16(const void *p)
@@ -139,6 +139,19 @@ INLINE VF vf_bytes(const uint8_t *p)
     return (VF){vcvtq_f32_u32(vmovl_u16(vget_low_u16(w))), vcvtq_f32_u32(vmovl_high_u16(w))};
 }
 
+INLINE VF vf_signed_bytes(const void *p)
+{
+    int16x8_t w = vmovl_s8(vld1_s8((const int8_t *)p));
+    return (VF){vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_high_s16(w))};
+}
+
+INLINE VF vf_e4m3(const void *p)
+{
+    int16x8_t w = vshlq_n_s16(vmovl_s8(vld1_s8((const int8_t *)p)), 7);
+    float16x8_t h = vreinterpretq_f16_s16(vandq_s16(w, vdupq_n_s16((int16_t)0xbf80)));
+    return (VF){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+
 INLINE void vf_store_s8(int8_t *p, VF v)
 {
     int16x4_t lo = vmovn_s32(vcvtq_s32_f32(v.lo)), hi = vmovn_s32(vcvtq_s32_f32(v.hi));
@@ -152,7 +165,7 @@ INLINE float vf_sum(VF v)
     return vpadds_f32(t);
 }
 
-/* Lane i: the sum of v[i], (0 + 2) + (1 + 3). */
+/* Returns in lane i the sum of v[i], (0 + 2) + (1 + 3). */
 INLINE float32x4_t quad_sums(float32x4_t v0, float32x4_t v1, float32x4_t v2, float32x4_t v3)
 {
     float64x2_t a = vreinterpretq_f64_f32(vaddq_f32(vzip1q_f32(v0, v1), vzip2q_f32(v0, v1)));
@@ -246,7 +259,7 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 }
 
 typedef struct {
-    float64x2_t part[4]; /* of lanes 2 i and 2 i + 1 */
+    float64x2_t part[4]; /* sums of lanes 2 i and 2 i + 1 */
 } VD;
 INLINE VD vd_zero(void)
 {
@@ -267,7 +280,7 @@ INLINE double vd_sum(VD s)
     return vpaddd_f64(vaddq_f64(vaddq_f64(s.part[0], s.part[2]), vaddq_f64(s.part[1], s.part[3])));
 }
 
-/* Numbers of words of a table to numbers of its bytes, for tbl. */
+/* Converts indexes of words of a table to indexes of its bytes, for tbl. */
 INLINE uint8x16_t bytes_of_words(uint32x4_t i)
 {
     return vreinterpretq_u8_u32(vmlaq_u32(vdupq_n_u32(0x03020100), i, vdupq_n_u32(0x04040404)));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of pairs of bf16 numbers, for levels that have them (HAS_PAIRS): a vector whose lanes hold a pair
- * each, the even number in the low half.
+/* Products of pairs of bf16 numbers, for levels with HAS_PAIRS: each lane of a vector holds a pair, the even number in
+ * the low half.
  *
  *   vp_pack(lo, hi)      numbers rounded to nearest even; lo, then hi, in order
- *   vp_join(even, odd)   the same, lane l holds even[l] and odd[l]
+ *   vp_join(even, odd)   the same; lane l holds even[l] and odd[l]
  *   vp_dot(x, y, acc)    lane l of acc + x[2l] y[2l] + x[2l + 1] y[2l + 1]
- *   vp_exp2(x)           2^x to 1e-5 for x <= 0, which is finer than what a pair holds; 0 for -INFINITY
+ *   vp_exp2(x)           2^x to 1e-5 for x <= 0, finer than bf16; 0 for -INFINITY
  *
- * Denormals count as 0. Elsewhere nothing of this is called. */
+ * Denormals count as 0. Other levels call none of these. */
 #ifndef KERNELS_CPU_SIMD_PAIRS_H
 #define KERNELS_CPU_SIMD_PAIRS_H
 
@@ -34,7 +34,7 @@ INLINE VF vp_dot(VF x, VF y, VF acc)
     return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y);
 }
 
-/* 2^x = 2^floor(x) 2^f with a polynomial through the ends of 0 <= f <= 1. */
+/* 2^x = 2^floor(x) 2^f with a polynomial that is exact at both ends of 0 <= f <= 1. */
 INLINE VF vp_exp2(VF x)
 {
     VF f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);

@@ -13,7 +13,7 @@
 #include <omp.h>
 #endif
 
-/* A number in /sys/devices/system/cpu/cpuN/topology/NAME; -1 if it is not there. */
+/* Reads a number from /sys/devices/system/cpu/cpuN/topology/NAME; -1 if it does not exist. */
 static int topology(int cpu, const char *name)
 {
     char path[96];
@@ -43,24 +43,24 @@ int threads_physical_cores(void)
     return n > 0 ? n : 1;
 }
 
-/* A process that was bound to some of the cores shares them with nobody. */
-static int share_of_cores(int n)
+/* Returns this process's part of the cores. A process that is bound to some cores does not share them. */
+static int cores_of_process(int n)
 {
-    int cores = threads_physical_cores(), share = cores / n;
+    int cores = threads_physical_cores(), each = cores / n;
     long all = sysconf(_SC_NPROCESSORS_ONLN);
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) <= all / n) return cores;
-    return share > 0 ? share : 1;
+    return each > 0 ? each : 1;
 }
 
 int threads_choose(int wanted, int n)
 {
 #ifdef _OPENMP
     if (wanted > 0) return wanted;
-    return n > 1 ? share_of_cores(n) : threads_physical_cores();
+    return n > 1 ? cores_of_process(n) : threads_physical_cores();
 #else
     (void)wanted;
-    (void)share_of_cores;
+    (void)cores_of_process;
     (void)n;
     return 1;
 #endif
@@ -85,7 +85,7 @@ int threads_count(void)
 }
 
 #ifdef _OPENMP
-/* Threads that a parallel region of n gets from here. */
+/* Returns the size of the team that a parallel region of n gets here. */
 static int team_of(int n)
 {
     int team = 1;
@@ -110,7 +110,7 @@ static void *wait_for_end(void *arg)
     return NULL;
 }
 
-/* Threads up to n, the caller's with them, that the system lets this process have at a time. */
+/* Returns how many threads, at most n including the caller's, the system allows this process at a time. */
 static int startable(int n)
 {
     probe p = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};

@@ -42,7 +42,7 @@ void vote_exp(const cpu_kernels *k, const vote_list *v, size_t h, size_t chunk, 
                 vote_items(v->of, chunk));
 }
 
-/* Log-sum-exp of a head from its chunks, to the base 2. */
+/* Combines the chunks of a head to its log-sum-exp, to the base 2. */
 void vote_head(const vote_list *v, size_t h)
 {
     const float *t = v->top + h * v->of->chunks, *s = v->sum + h * v->of->chunks;

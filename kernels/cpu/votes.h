@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A vote in chunks of items (select_ops.combine, GQA_VOTE): every head's chunks first, then each head's sum, then
- * the votes of every chunk. Scores are read a chunk at a time, so that whoever makes them need not keep them. */
+/* Votes in chunks of items (select_ops.combine, GQA_VOTE): first the chunks of every head, then each head's sum, then
+ * the votes of every chunk. Scores are read one chunk at a time, so that their producer need not keep them. */
 #ifndef KERNELS_CPU_VOTES_H
 #define KERNELS_CPU_VOTES_H
 
@@ -11,11 +11,11 @@ enum {
     VOTE_HEADS = 1024
 };
 
-/* What all lists share: n candidates, `heads` heads each. */
+/* Data shared by all lists: n candidates, `heads` heads each. */
 typedef struct {
     float *out; /* [lists][stride], from the first candidate on */
     size_t stride, heads, n, chunks;
-    float by; /* makes a score a logit to the base 2 */
+    float by; /* converts a score to a logit to the base 2 */
 } vote_lists;
 
 /* One list and its work space. */
@@ -27,16 +27,16 @@ typedef struct {
 } vote_list;
 
 vote_lists votes_of(float *out, size_t stride, size_t heads, size_t n, float scale);
-/* Floats of a list's work space, in whole cache lines. */
+/* Returns the floats of a list's work space, in whole cache lines. */
 size_t vote_floats(const vote_lists *all);
 vote_list vote_at(const vote_lists *all, size_t list, float *work);
 size_t vote_items(const vote_lists *all, size_t chunk);
 
 /* x: scores of head h in the chunk. */
 void vote_exp(const cpu_kernels *k, const vote_list *v, size_t h, size_t chunk, const float *x);
-/* After all chunks of the head. */
+/* Called after all chunks of the head. */
 void vote_head(const vote_list *v, size_t h);
-/* After all heads; x [heads][stride]: the chunk's scores again, or NULL. False: it takes them. */
+/* Called after all heads. x [heads][stride]: the chunk's scores again, or NULL. False: the scores are needed. */
 bool vote_sum(const cpu_kernels *k, const vote_list *v, size_t chunk, const float *x, size_t stride);
 
 #endif

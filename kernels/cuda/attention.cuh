@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A job of attention as kernels read it: which entries of which list a query sees. */
+/* Attention job as kernels read it, and the entries of each list that a query sees. */
 #ifndef KERNELS_CUDA_ATTENTION_CUH
 #define KERNELS_CUDA_ATTENTION_CUH
 
@@ -7,17 +7,17 @@
 
 enum { HEAD_DIM_MAX = 256 };
 
-/* attn_job for a device. A unit is the query heads that read one KV head's rows through one list: a whole group, or a
- * single head where each has a list of its own. */
+/* attn_job for a device. A unit is the set of query heads that read one KV head's rows through one list: a whole group,
+ * or a single head if each head has its own list. */
 typedef struct {
     const float *q;
     float *out, *lse, *scores;
-    const float *bias, *turn;
+    const float *bias, *rope;
     const void *k, *v;
-    const int64_t *range, *qpos; /* range NULL: n entries from first on */
+    const int64_t *range, *qpos; /* range NULL: `count` entries from `first` on */
     int64_t first, count, kpos;
     bool masked, pseudo;
-    unsigned char turned; /* KV_TURNED_* */
+    unsigned char rotated; /* KV_ROTATED_* */
     const int32_t *idx, *at;
     unsigned long long *read;
     size_t cap, idx_stride, score_stride, bias_stride, row_bytes;
@@ -49,7 +49,7 @@ static __device__ __forceinline__ attn_unit unit_of(const attn_args &j, int i)
     return u;
 }
 
-/* Entries of the list with a position of at most p; positions ascend. */
+/* Returns the number of entries of the list with a position of at most p; positions ascend. */
 static __device__ __forceinline__ int64_t count_until(const attn_unit &u, int64_t p)
 {
     int64_t lo = 0, hi = u.n;
@@ -61,7 +61,7 @@ static __device__ __forceinline__ int64_t count_until(const attn_unit &u, int64_
     return lo;
 }
 
-/* Entries [lo, hi) of the list, counted from range.first, that token t sees. */
+/* Finds the entries [lo, hi) of the list, counted from range.first, that token t sees. */
 static __device__ __forceinline__ void visible(const attn_args &j, const attn_unit &u, int t, int64_t &lo, int64_t &hi)
 {
     lo = 0;
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void visible(const attn_args &j, const attn_un
     hi = max(hi, lo);
 }
 
-/* Entries from the first to the last that any token sees of those that the lanes of a warp take, `step` tokens apart;
- * none: from > to. */
+/* Finds the range of entries seen by any token of a warp's lanes, which take every `step`-th token. from > to if there
+ * are none. */
 static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const attn_unit &u, int step, long long &from,
                                                     long long &to)
 {
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const at
     }
 }
 
-/* Of an entry of the list's room, its first included. */
+/* Returns the slot of an index into the list's buffer, which includes the list's offset. */
 static __device__ __forceinline__ size_t slot_at(const attn_unit &u, int64_t at)
 {
     return (size_t)(u.idx ? u.idx[at] : at);
@@ -106,7 +106,7 @@ static __device__ __forceinline__ size_t slot_of(const attn_unit &u, int64_t ent
     return slot_at(u, u.first + entry);
 }
 
-/* Query number `row` of a unit's, tokens times heads: where it lies in q, out and lse. */
+/* Returns the row in q, out and lse of a unit's query number `row`; queries are numbered by token, then head. */
 static __device__ __forceinline__ size_t query_at(const attn_args &j, const attn_unit &u, int64_t row)
 {
     return (size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads);
@@ -114,14 +114,14 @@ static __device__ __forceinline__ size_t query_at(const attn_args &j, const attn
 
 static __device__ __forceinline__ half_rows half_of(const attn_args &j, bool value)
 {
-    bool turned = j.turned & (value ? KV_TURNED_V : KV_TURNED_K);
-    half_rows r = {value ? j.v : j.k, j.cap, j.dim, turned, value ? j.v_codes : j.k_codes};
-    if (value) r.codes.group = 0; /* as it is, and the compiler knows it */
+    bool rotated = j.rotated & (value ? KV_ROTATED_V : KV_ROTATED_K);
+    half_rows r = {value ? j.v : j.k, j.cap, j.dim, rotated, value ? j.v_codes : j.k_codes};
+    if (value) r.codes.group = 0; /* as it is, and known to the compiler */
     return r;
 }
 
-/* What n entries of K and of V that a unit reads, all of exact rows, add to the job's counter: whole numbers, in any
- * order. */
+/* Counts n entries of K and of V that a unit reads, all of them exact rows. The counts are integers, so their order
+ * does not matter. */
 static __device__ __forceinline__ void count_read(const attn_args &j, int64_t n)
 {
     if (!j.read || n <= 0) return;
@@ -129,17 +129,17 @@ static __device__ __forceinline__ void count_read(const attn_args &j, int64_t n)
     atomicAdd(&j.read[j.pseudo ? READ_INDEX : READ_V], (unsigned long long)n * j.row_bytes);
 }
 
-/* The same of the biases of n entries for the heads of a unit. */
+/* Counts the biases of n entries for the heads of a unit. */
 static __device__ __forceinline__ void count_bias(const attn_args &j, const attn_unit &u, int64_t n)
 {
     if (j.bias && j.read && n > 0)
         atomicAdd(&j.read[READ_INDEX], (unsigned long long)n * (unsigned)u.heads * sizeof(float));
 }
 
-/* False after a fault: rows that the kernels do not read. */
+/* Fills out from a job. Returns false after a fault: the kernels do not read these rows. */
 bool attn_args_of(backend *be, attn_args *out, const attn_job *job);
 
-/* Returns a job of attention that reads the slots [first, first + n), for counting. */
+/* Returns an attention job that reads the slots [first, first + n), for counting. */
 static inline attn_job slots_job(const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
     attn_job job = {};
@@ -157,7 +157,7 @@ static inline bool attn_has_codes(const attn_args *j)
     return j->k_codes.at != NULL;
 }
 
-/* Rows may be read 16 bytes at a time. */
+/* True if rows can be read 16 bytes at a time. */
 static inline bool attn_wide(const attn_args *j)
 {
     int n = 16 * j->dim / (int)j->row_bytes; /* elements */
@@ -165,12 +165,12 @@ static inline bool attn_wide(const attn_args *j)
            codes_wide(&j->v_codes, n);
 }
 
-/* Prompt attention with tensor cores: whether it computes this job, which the number of its queries does not decide;
- * and its launch. */
+/* Prompt attention with tensor cores. attn_mma_fits is true if it supports the job, independently of the number of
+ * queries; attn_mma_run launches it. */
 bool attn_mma_fits(const attn_args *j, const attn_job *job);
 cudaError_t attn_mma_run(backend *be, const attn_args *j, dtype type);
-/* Adds what the job reads, row by row, to its counter, values: of V as well as of K. For stores with codes; others are
- * counted by `count_read`. */
+/* Adds the bytes the job reads, row by row, to its counter; values: V as well as K. For stores with quantized rows;
+ * others use `count_read`. */
 void cuda_count_rows(backend *be, const attn_args *j, bool values);
 
 #endif

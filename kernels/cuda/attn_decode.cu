@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence: which kernel takes a call (attn_pieces.cuh, a file for each form of rows), and the
- * merge of parts of several lists. */
+/* Attention of one query per sequence: choice of the kernel for a call (attn_pieces.cuh, one file per form of rows),
+ * and merging the parts of several lists. */
 #include "config.h"
 
 #include "kernels/cuda/attn_decode.cuh"
 
 enum { MERGE_BLOCK = 128 };
 
-/* ---- the merge of parts of several lists ---- */
+/* ---- merging the parts of several lists ---- */
 
-/* out [dim] and *lse of n parts, `stride` rows apart; weight: room for n. A part with the sum 0 may hold anything. */
+/* Merges n parts, `stride` rows apart, into out [dim] and *lse. weight: scratch for n floats. A part with a sum of 0
+ * may hold anything. */
 static __device__ void merge_row(float *out, float *lse, const float *parts, const float *lses, size_t n, size_t stride,
                                  int dim, float *weight)
 {
@@ -22,7 +23,7 @@ static __device__ void merge_row(float *out, float *lse, const float *parts, con
         weight[i] = w;
         sum += w;
     }
-    sum = block_sum(sum, part); /* its barriers also show the weights to all */
+    sum = block_sum(sum, part); /* its barriers also publish the weights */
     for (int c = threadIdx.x; c < dim; c += MERGE_BLOCK) {
         float acc = 0;
 #pragma unroll 4
@@ -101,7 +102,7 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 static bool same_form(const attn_job *a, const attn_job *b)
 {
     return a->n_lists == b->n_lists && a->rows.n_kv_heads == b->rows.n_kv_heads && a->rows.type == b->rows.type &&
-           form_of(a) == form_of(b) && !a->turn.p == !b->turn.p;
+           form_of(a) == form_of(b) && !a->rope.p == !b->rope.p;
 }
 
 void cuda_decode_reserve(backend *be, size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence over rows in blocks (ops_rows.h). */
+/* Attention of one query per sequence over block rows (ops_rows.h). */
 #include "config.h"
 
 #include "kernels/cuda/attn_pieces.cuh"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence over rows of which some are in codes. */
+/* Attention of one query per sequence over a store with quantized rows. */
 #include "config.h"
 
 #include "kernels/cuda/attn_pieces.cuh"

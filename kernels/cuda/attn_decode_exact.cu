@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence over rows that are all exact and in one place. */
+/* Attention of one query per sequence over float rows in device memory. */
 #include "config.h"
 
 #include "kernels/cuda/attn_pieces.cuh"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence over rows in the host's memory, of which the device has some. */
+/* Attention of one query per sequence over rows in host memory, of which the device has copies. */
 #include "config.h"
 
 #include "kernels/cuda/attn_pieces.cuh"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of one query a sequence, split over its keys, and the merge of parts. A list is cut into pieces whose size
- * follows from its own length alone; a block of threads has one piece of one unit (attention.cuh) and reads each byte
- * of K and V once for up to 8 heads. Of FAN pieces the block that is done last merges the parts, of FAN such merges
- * the last one again, and so on: no launch of its own, and no long sum in series. Source: flash-decoding's split and
- * merge; methods.md 0.2.10. */
+/* Attention of one query per sequence, split over the keys. A list is cut into pieces whose size depends only on its
+ * own length. A thread block processes one piece of one unit (attention.cuh) and reads each byte of K and V once for up
+ * to 8 heads. The last of FAN pieces to finish merges their parts, the last of FAN such merges merges those, and so on.
+ * This needs no further launch and no long serial sum. Source: split and merge of flash-decoding; methods.md 0.2.10. */
 #ifndef KERNELS_CUDA_ATTN_PIECES_CUH
 #define KERNELS_CUDA_ATTN_PIECES_CUH
 
@@ -16,34 +15,34 @@ enum {
     WARPS = 4,
     BLOCK = 32 * WARPS,
     FAN = 16,
-    MERGED = BLOCK / FAN /* heads at once */
+    MERGED = BLOCK / FAN /* heads merged at once */
 };
 
 /* ---- one piece ---- */
 
-/* L lanes have UNROLL neighbouring rows under way: lane l of each the N elements from column (l + L i) N on, i < NV.
- * AHEAD: and those of the next trip. TURN: keys are rotated, so that a lane also reads their elements half a row away.
- */
-template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piece {
-    enum { ROWS = BLOCK / L, UNROLL = !TURN ? 4 : N == 1 ? 1 : 2, TRIP = UNROLL * ROWS };
-    enum : bool { AHEAD = N > 1 && !TURN };
+/* L lanes load UNROLL neighbouring rows at a time: lane l has, of each row, the N elements from column (l + L i) N on,
+ * i < NV. AHEAD: the rows of the next iteration are loaded early. ROPE: keys are rotated, so that a lane also reads the
+ * elements half a row away. */
+template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piece {
+    enum { ROWS = BLOCK / L, UNROLL = !ROPE ? 4 : N == 1 ? 1 : 2, TRIP = UNROLL * ROWS };
+    enum : bool { AHEAD = N > 1 && !ROPE };
     enum : bool { BLOCKS = in_blocks<T> };
     typedef std::conditional_t<BLOCKS, block_reader<T>, row_reader<T, N, FORM == CODES>> here;
     typedef near_reader<T, BLOCKS ? 8 : N> nearest;
     typedef std::conditional_t<FORM == NEAR, nearest, here> reader;
     typedef group_pairs<N> pairs;
-    /* What a trip loads. */
+    /* Data loaded by one iteration. */
     typedef struct {
         int row[UNROLL];
         loaded bits[UNROLL][NV];
     } trip;
     const attn_args &j;
     const attn_unit &u;
-    int from;      /* of the list's room, its first included */
-    int64_t entry; /* of the list, its first not included */
+    int from;      /* first entry, as an index into the list's buffer (includes the list's offset) */
+    int64_t entry; /* the same, relative to the list's first entry */
     int n, lane, row0;
-    bool mine[NV]; /* columns within the row */
-    int *staged;   /* [n] where rows lie, in shared memory: so that no trip waits for that first */
+    bool mine[NV]; /* column lies within the row */
+    int *staged;   /* [n] row numbers in shared memory, computed before the loads that need them */
 
     __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count, int *rows)
         : j(job), u(unit), from((int)(unit.first + first)), entry(first), n(count), lane(threadIdx.x % L),
@@ -59,7 +58,7 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         else return {rows, u.kv_head};
     }
 
-    /* Codes of K and of V lie at places of their own. */
+    /* Stages the row numbers. Quantized rows of K and of V have separate indices. */
     __device__ __forceinline__ void stage(bool value) const
     {
         const half_rows rows = half_of(j, value);
@@ -68,14 +67,15 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         if (staged) __syncthreads();
     }
 
-    /* Of a lane's vector, or of what a rotation mixes with it. */
+    /* Returns the first column of a lane's vector v, or with `other` of the elements that a rotation combines
+     * with it. */
     __device__ __forceinline__ int column(int v, bool other) const
     {
         int c = (lane + L * v) * N, half = j.dim / 2;
         return !other ? c : c < half ? c + half : c - half;
     }
 
-    /* UNROLL rows from row `at` on. What lies outside is finite. */
+    /* Loads UNROLL rows from row `at` on. Elements outside become 0. */
     __device__ __forceinline__ void load(trip &t, const reader &rows, int at, bool other) const
     {
 #pragma unroll
@@ -92,7 +92,7 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
             }
     }
 
-    /* Row k of a trip. */
+    /* Converts row k of an iteration to floats. */
     __device__ __forceinline__ void widen(float x[NV * N], const trip &t, const reader &rows, pairs kept[NV], int k,
                                           bool other) const
     {
@@ -101,11 +101,11 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
             rows.widen(x + v * N, t.bits[k][v], t.row[k], mine[v] ? column(v, other) : 0, kept[v]);
     }
 
-    /* x: row number i, y: what the rotation mixes with it. */
+    /* Rotates row number i: x are its elements, y those that the rotation combines with them. */
     __device__ __forceinline__ void rotate(float x[NV * N], const float y[NV * N], int i) const
     {
         int half = j.dim / 2;
-        const float2 *table = (const float2 *)j.turn + (size_t)(entry + (i < n ? i : 0)) * half;
+        const float2 *table = (const float2 *)j.rope + (size_t)(entry + (i < n ? i : 0)) * half;
 #pragma unroll
         for (int e = 0; e < NV * N; e++) {
             int c = column(e / N, false) + e % N;
@@ -115,29 +115,30 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         }
     }
 
-    /* The same of rows in blocks, which a lane of half a row away has. */
+    /* Rotates a block row, whose elements half a row away are in another lane. */
     __device__ __forceinline__ void rotate_blocks(float x[8], int i) const
     {
         float y[8];
         int half = j.dim / 16, other = lane < half ? lane + half : lane - half, first = (int)threadIdx.x % 32 - lane;
-        if (j.turned & KV_TURNED_K) turn_eight<L>(x, lane, j.dim);
+        if (j.rotated & KV_ROTATED_K) hadamard_eight<L>(x, lane, j.dim);
 #pragma unroll
         for (int e = 0; e < 8; e++) y[e] = __shfl_sync(ALL_LANES, x[e], first + other % L);
         rotate(x, y, i);
     }
 
-    /* Queries of heads [h0, h0 + G) over rows in blocks, turned as these are: q [G][dim]. Ends with a barrier. */
+    /* Stages the queries of heads [h0, h0 + G) as q [G][dim] for block rows, Hadamard-rotated if the rows are. Ends
+     * with a barrier. */
     __device__ __forceinline__ void stage_queries(float *q, int h0) const
     {
         const float *from = j.q + (size_t)(u.head + h0) * j.dim;
         int heads = min((int)G, u.heads - h0);
-        if (!TURN && j.turned & KV_TURNED_K) turn_rows(q, from, heads, (size_t)j.dim, j.dim);
+        if (!ROPE && j.rotated & KV_ROTATED_K) hadamard_rows(q, from, heads, (size_t)j.dim, j.dim);
         else
             for (int i = threadIdx.x; i < heads * j.dim; i += BLOCK) q[i] = from[i];
         __syncthreads();
     }
 
-    /* Heads [h0, h0 + G), the lane's columns. */
+    /* Loads the lane's columns of the queries of heads [h0, h0 + G). */
     __device__ __forceinline__ void load_queries(float q[G][NV * N], int h0, const float *staged_q) const
     {
         constexpr int W = N % 4 == 0 ? 4 : 1;
@@ -157,34 +158,35 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
             }
     }
 
-    /* score [G][n]: scaled products of heads [h0, h0 + G), in whose place their queries may be staged. */
+    /* Writes score [G][n], the scaled products of heads [h0, h0 + G). The buffer may first hold their staged
+     * queries. */
     __device__ void products(float *score, int h0) const
     {
         float q[G][NV * N];
         const half_rows rows = half_of(j, false);
         const reader keys = reader_of(rows, j.near.k);
-        pairs kept[NV], other[TURN ? NV : 1];
-        trip now, next, turned;
+        pairs kept[NV], other[ROPE ? NV : 1];
+        trip now, next, rotated;
         if (BLOCKS) stage_queries(score, h0);
         if (AHEAD) load(now, keys, row0, false);
         load_queries(q, h0, score);
         if (BLOCKS) __syncthreads();
 #pragma unroll
         for (int v = 0; v < NV; v++) kept[v].group = -1;
-        for (int v = 0; TURN && v < NV; v++) other[v].group = -1;
+        for (int v = 0; ROPE && v < NV; v++) other[v].group = -1;
 #pragma unroll 1
         for (int at = row0; at - row0 < n; at += TRIP) {
             if (AHEAD) load(next, keys, at + TRIP, false);
             else load(now, keys, at, false);
-            if (TURN && !BLOCKS) load(turned, keys, at, true);
+            if (ROPE && !BLOCKS) load(rotated, keys, at, true);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
                 float s[G] = {}, x[NV * N];
                 widen(x, now, keys, kept, k, false);
-                if constexpr (TURN && BLOCKS) rotate_blocks(x, at + k);
-                else if constexpr (TURN) {
+                if constexpr (ROPE && BLOCKS) rotate_blocks(x, at + k);
+                else if constexpr (ROPE) {
                     float y[NV * N];
-                    widen(y, turned, keys, other, k, true);
+                    widen(y, rotated, keys, other, k, true);
                     rotate(x, y, at + k);
                 }
 #pragma unroll
@@ -198,13 +200,13 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         }
     }
 
-    /* part [WARPS][G][dim]: sums of rows of V, weighed, of each warp. */
+    /* Writes part [WARPS][G][dim], the weighted sums of V rows of each warp. */
     __device__ void values(float *part, const float *weight) const
     {
         float sum[G][NV * N] = {};
         const half_rows rows = half_of(j, true);
         const reader all = reader_of(rows, j.near.v);
-        pairs kept[NV]; /* of V go by runs */
+        pairs kept[NV]; /* unused: pairs of V are per run */
         trip now, next;
         if (AHEAD) load(now, all, row0, false);
 #pragma unroll 1
@@ -225,7 +227,7 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
             }
             if (AHEAD) now = next;
         }
-        __syncthreads(); /* part takes the place of weight */
+        __syncthreads(); /* part overwrites weight */
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll
@@ -237,21 +239,22 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
     }
 };
 
-/* Adds rows of biases, `stride` apart, to score [heads][n]. Apart, so that pieces without any keep their registers. */
+/* Adds rows of biases, `stride` apart, to score [heads][n]. Not inlined, so that pieces without biases keep their
+ * registers. */
 static __device__ __noinline__ void add_bias(float *score, int heads, int n, const float *bias, size_t stride)
 {
     for (int i = threadIdx.x; i < heads * n; i += BLOCK) score[i] += bias[i / n * stride + i % n];
 }
 
-/* Scores of a head to weights, by one warp; returns the log of their sum, which they are divided by: where it is 0,
- * they are not numbers. */
+/* Turns the scores of a head into weights, with one warp. Returns the log of the sum of their exponentials. If that sum
+ * is 0, the weights are NaN. */
 static __device__ __forceinline__ float softmax_warp(float *score, int n)
 {
     float most = -INFINITY, sum = 0;
     int lane = threadIdx.x % 32;
     for (int i = lane; i < n; i += 32) most = fmaxf(most, score[i]);
     most = warp_max(most);
-    if (most == -INFINITY) most = 0; /* a bias leaves all of them out: the sum is 0 */
+    if (most == -INFINITY) most = 0; /* a bias excludes all entries: the sum is 0 */
     for (int i = lane; i < n; i += 32) {
         float w = expf(score[i] - most);
         score[i] = w;
@@ -262,7 +265,7 @@ static __device__ __forceinline__ float softmax_warp(float *score, int n)
     return most + logf(sum);
 }
 
-/* The scores of entries [0, lo) and [hi, n), which the query does not see. */
+/* Sets the scores of entries [0, lo) and [hi, n), which the query does not see, to -INFINITY. */
 static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64_t lo, int64_t hi)
 {
     for (int h = u.head; j.scores && h < u.head + u.heads; h++)
@@ -270,10 +273,10 @@ static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64
             if (i < lo || i >= hi) j.scores[h * j.score_stride + i] = -INFINITY;
 }
 
-/* ---- the merge of a list's parts ---- */
+/* ---- merging the parts of a list ---- */
 
-/* Parts of `members` pieces of all heads of a unit, `apart` pieces from each other, become one in place of the first,
- * or what attention gives. A part with the sum 0 may hold anything. */
+/* Merges the parts of `members` pieces, `apart` pieces from each other, for all heads of a unit. The result replaces
+ * the first part, or with `all` becomes the output. A part with a sum of 0 may hold anything. */
 template <bool BLOCKS>
 static __device__ void merge_pieces(const decode_batch &b, const attn_args &j, const attn_unit &u, size_t first,
                                     size_t apart, int members, bool all)
@@ -303,12 +306,13 @@ static __device__ void merge_pieces(const decode_batch &b, const attn_args &j, c
             else *part = acc;
         }
         __syncthreads();
-        if (!BLOCKS || !all || !(j.turned & KV_TURNED_V)) continue;
-        turn_rows(j.out + head * dim, j.out + head * dim, heads, (size_t)dim, dim);
+        if (!BLOCKS || !all || !(j.rotated & KV_ROTATED_V)) continue;
+        hadamard_rows(j.out + head * dim, j.out + head * dim, heads, (size_t)dim, dim);
     }
 }
 
-/* A block behind its piece of a list of n: goes on where it is the last of those whose parts become one. */
+/* Called by a block after its piece of a list of n: merges if it is the last block of its group, then continues at the
+ * next level. */
 template <bool BLOCKS>
 static __device__ __forceinline__ void finish(const decode_batch &b, const attn_args &j, const attn_unit &u, size_t n)
 {
@@ -325,13 +329,13 @@ static __device__ __forceinline__ void finish(const decode_batch &b, const attn_
     }
 }
 
-/* A piece: its part and the log of its sum. */
-template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
+/* Computes a piece of a list of rows: its partial output, and the log of its softmax denominator. */
+template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
 static __device__ __forceinline__ void attend(const decode_batch &b, const attn_args &j, const attn_unit &u,
                                               float *room, int64_t first, int n, int64_t most)
 {
     int warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G, FORM, TURN> p(j, u, first, n, (int *)room + most);
+    piece<T, N, L, NV, G, FORM, ROPE> p(j, u, first, n, (int *)room + most);
     if (FORM != CODES) p.stage(false);
     for (int h0 = 0; h0 < u.heads; h0 += G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
@@ -363,16 +367,16 @@ static __device__ __forceinline__ void attend(const decode_batch &b, const attn_
     }
 }
 
-/* Blocks that a processor is to have, where ptxas would leave it one less; 1: any number. */
-template <int N, int L, int NV, int G, int FORM, bool TURN, bool BLOCKS> static constexpr int blocks_wanted()
+/* Returns the number of blocks wanted on a multiprocessor where ptxas would allow one less; 1: any number. */
+template <int N, int L, int NV, int G, int FORM, bool ROPE, bool BLOCKS> static constexpr int blocks_wanted()
 {
-    if (FORM != EXACT || TURN || N == 1 || NV > 1) return 1;
+    if (FORM != EXACT || ROPE || N == 1 || NV > 1) return 1;
     return G <= 4 ? (BLOCKS ? 4 : 5) : L <= 16 ? 3 : 1;
 }
 
-/* room: numbers of shared memory before the places of rows. */
-template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
-static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, L, NV, G, FORM, TURN, in_blocks<T>>())
+/* room: floats of shared memory before the staged row numbers. */
+template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
+static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, L, NV, G, FORM, ROPE, in_blocks<T>>())
     decode_k(decode_batch b, int room)
 {
     SHARED_DYN(float, shared);
@@ -387,48 +391,48 @@ static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, L, NV, G, FORM,
     }
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi && blockIdx.x > 0) return;
-    if (first < hi) attend<T, N, L, NV, G, FORM, TURN>(b, j, u, shared, first, (int)min(size, hi - first), room);
+    if (first < hi) attend<T, N, L, NV, G, FORM, ROPE>(b, j, u, shared, first, (int)min(size, hi - first), room);
     finish<in_blocks<T>>(b, j, u, (size_t)((hi - lo + size - 1) / size));
 }
 
 /* ---- launching ---- */
 
-template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
+template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
 static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
     size_t keys = (size_t)piece_of(x->n_max), room = max(G * keys, (size_t)WARPS * G * b->job[0].dim);
     size_t staged = FORM != EXACT || x->listed ? keys : 0;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G, FORM, TURN>, grid, dim3(BLOCK), (room + staged) * sizeof(float),
+    return launch(decode_k<T, N, L, NV, G, FORM, ROPE>, grid, dim3(BLOCK), (room + staged) * sizeof(float),
                   cuda_stream(be), *b, (int)room);
 }
 
-/* Few methods turn keys: theirs are taken for 4 heads at a time, whatever the group. */
-template <class T, int L, int NV, int FORM, bool TURN>
+/* Few methods rotate keys at read time. Such keys are processed for 4 heads at a time, whatever the group size. */
+template <class T, int L, int NV, int FORM, bool ROPE>
 static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
 {
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
-    if constexpr (!TURN) {
+    if constexpr (!ROPE) {
         if (group == 1) return run<T, N, L, NV, 1, FORM, false>(be, b, x);
         if (group == 2) return run<T, N, L, NV, 2, FORM, false>(be, b, x);
         if (group > 4) return run<T, N, L, NV, 8, FORM, false>(be, b, x);
     }
-    return run<T, N, L, NV, 4, FORM, TURN>(be, b, x);
+    return run<T, N, L, NV, 4, FORM, ROPE>(be, b, x);
 }
 
-template <class T, int FORM, bool TURN>
+template <class T, int FORM, bool ROPE>
 static cudaError_t decode_as(backend *be, const decode_batch *b, const extents *x, bool wide)
 {
     int vectors = b->job[0].dim / pack<T>::N;
     if constexpr (!in_blocks<T>)
-        if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM, TURN>(be, b, x);
+        if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM, ROPE>(be, b, x);
     if constexpr (sizeof(T) == 4)
-        return vectors <= 32 ? by_group<T, 32, 1, FORM, TURN>(be, b, x) : by_group<T, 32, 2, FORM, TURN>(be, b, x);
+        return vectors <= 32 ? by_group<T, 32, 1, FORM, ROPE>(be, b, x) : by_group<T, 32, 2, FORM, ROPE>(be, b, x);
     else
-        return vectors <= 8    ? by_group<T, 8, 1, FORM, TURN>(be, b, x)
-               : vectors <= 16 ? by_group<T, 16, 1, FORM, TURN>(be, b, x)
-                               : by_group<T, 32, 1, FORM, TURN>(be, b, x);
+        return vectors <= 8    ? by_group<T, 8, 1, FORM, ROPE>(be, b, x)
+               : vectors <= 16 ? by_group<T, 16, 1, FORM, ROPE>(be, b, x)
+                               : by_group<T, 32, 1, FORM, ROPE>(be, b, x);
 }
 
 template <int FORM> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, dtype type)
@@ -437,7 +441,7 @@ template <int FORM> static cudaError_t decode(backend *be, const decode_batch *b
     by_type(type, [&](auto t) {
         typedef decltype(t) T;
         bool halves = b->job[0].dim / 2 % pack<T>::N == 0;
-        rc = b->job[0].turn ? decode_as<T, FORM, true>(be, b, x, x->wide && halves)
+        rc = b->job[0].rope ? decode_as<T, FORM, true>(be, b, x, x->wide && halves)
                             : decode_as<T, FORM, false>(be, b, x, x->wide);
     });
     return rc;
@@ -449,7 +453,7 @@ static cudaError_t decode_in_blocks(backend *be, const decode_batch *b, const ex
     cudaError_t rc = cudaSuccess;
     by_blocks_of(type, [&](auto t) {
         typedef decltype(t) T;
-        rc = b->job[0].turn ? decode_as<T, FORM, true>(be, b, x, true) : decode_as<T, FORM, false>(be, b, x, true);
+        rc = b->job[0].rope ? decode_as<T, FORM, true>(be, b, x, true) : decode_as<T, FORM, false>(be, b, x, true);
     });
     return rc;
 }

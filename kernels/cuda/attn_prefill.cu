@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of a prompt's queries: tiles of keys in shared memory, softmax carried along. A block of threads has ROWS
- * queries of one unit (tokens times the heads of a group), so that heads of a group share what is read. Tiles begin at
- * multiples of KEYS entries of the list, and a tile that a query does not see changes nothing in its sums: a query's
- * bits do not depend on the chunk that it came in. Source: Milakov and Gimelshein 2018 (online softmax);
- * FlashAttention. */
+/* Attention of a prompt's queries: tiles of keys in shared memory with online softmax. A thread block has ROWS queries
+ * of one unit (tokens times the heads of a group), so that the heads of a group share what is read. Tiles begin at
+ * multiples of KEYS entries of the list, and a tile that a query does not see does not change its sums. A query's bits
+ * therefore do not depend on its chunk. Source: Milakov and Gimelshein 2018 (online softmax); FlashAttention. */
 #include "config.h"
 
 #include "kernels/cuda/tiles.cuh"
@@ -21,13 +20,13 @@ static __device__ void load_queries(float *q, const attn_args &j, const attn_uni
     }
 }
 
-/* What a query carries from tile to tile; its PER_ROW threads hold the same maximum and sum, and columns of the output:
- * thread t columns 4 (t + PER_ROW i) .. + 4. */
+/* State of a query between tiles. Its PER_ROW threads hold the same maximum and sum, and different columns of the
+ * output: thread t has columns 4 (t + PER_ROW i) .. + 4. */
 typedef struct {
     float most, sum, out[HEAD_DIM_MAX / PER_ROW];
 } carried;
 
-/* Products of one query with the tile's keys, then weights into weight [KEYS]. */
+/* Multiplies one query with the tile's keys and writes the weights to weight [KEYS]. */
 template <int KEYS>
 static __device__ __forceinline__ void weigh(carried &x, float *weight, const float *q, const float *tile,
                                              const attn_args &j, int64_t at, int64_t lo, int64_t hi)
@@ -90,14 +89,14 @@ static __device__ __forceinline__ void put_out(const carried &x, const attn_args
     if (j.lse && mine == 0) j.lse[at] = x.sum == 0 ? -INFINITY : x.most + logf(x.sum);
 }
 
-/* Sums of rows of V that are held turned, by the block that wrote them. */
-static __device__ __forceinline__ void turn_out(const attn_args &j, const attn_unit &u, int64_t row0)
+/* Rotates the output back if V rows are stored rotated; called by the block that wrote it. */
+static __device__ __forceinline__ void hadamard_out(const attn_args &j, const attn_unit &u, int64_t row0)
 {
     __syncthreads();
     for (int i = threadIdx.x / 32; i < ROWS && row0 + i < (int64_t)j.n_tok * u.heads; i += BLOCK / 32) {
         float *out = j.out + query_at(j, u, row0 + i) * j.dim, x[ROW_BLOCKS_MAX];
         load_lanes(x, out, j.dim);
-        turn_lanes(x, j.dim);
+        hadamard_lanes(x, j.dim);
         store_lanes(out, x, j.dim);
     }
 }
@@ -115,11 +114,11 @@ template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_
     load_queries(q, j, u, row0);
     __syncthreads();
     if constexpr (in_blocks<T>)
-        if (j.turned & KV_TURNED_K) {
-            turn_rows(q, q, ROWS, (size_t)stride, j.dim);
+        if (j.rotated & KV_ROTATED_K) {
+            hadamard_rows(q, q, ROWS, (size_t)stride, j.dim);
             __syncthreads();
         }
-    int64_t from = 0, to = 0; /* what any query of the block sees */
+    int64_t from = 0, to = 0; /* entries that any query of the block sees */
     for (int i = 0; i < ROWS; i++) {
         if (seen[i][0] >= seen[i][1]) continue;
         from = to == 0 ? seen[i][0] : min(from, seen[i][0]);
@@ -139,10 +138,10 @@ template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_
     }
     put_out(x, j, u, row);
     if constexpr (in_blocks<T>)
-        if (j.turned & KV_TURNED_V) turn_out(j, u, row0);
+        if (j.rotated & KV_ROTATED_V) hadamard_out(j, u, row0);
 }
 
-/* What each list's rows count as read: from the first entry to the last that a query sees. A warp has a list. */
+/* Counts each list's rows as read, from the first to the last entry that a query sees. One warp per list. */
 static __global__ void count_k(attn_args j)
 {
     attn_unit u = unit_of(j, blockIdx.x);
@@ -200,7 +199,8 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     const kv_rows *r = &job->rows;
     bool own = job->n_lists == job->n_heads && job->n_heads != r->n_kv_heads;
     if (r->head_dim > HEAD_DIM_MAX) {
-        err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", r->head_dim, (int)HEAD_DIM_MAX);
+        err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu: must be at most %d", r->head_dim,
+                (int)HEAD_DIM_MAX);
         return false;
     }
     *out = {};
@@ -209,10 +209,10 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->lse = ptr<float>(job->lse);
     out->scores = ptr<float>(job->scores);
     out->bias = ptr<float>(job->bias);
-    out->turn = ptr<float>(job->turn);
+    out->rope = ptr<float>(job->rope);
     out->bias_stride = job->bias_stride;
     out->pseudo = job->pseudo;
-    out->turned = (unsigned char)r->turned;
+    out->rotated = (unsigned char)r->rotated;
     out->k = r->k.p;
     out->v = r->v.p;
     out->range = ptr<int64_t>(job->range);

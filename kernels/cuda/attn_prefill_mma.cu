@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of a prompt's queries with tensor cores, for rows of f16 or bf16 where the job allows rounding: q and the
- * weights in the type of the rows, sums and the softmax in float32. attn_prefill.cu is the same without tensor cores.
- * A warp has 16 queries of one unit for each of its bands; scores and weights never leave its registers, since the
- * layout of a product's result is that of the next product's left side. Tiles of K and V come two ahead (cp.async).
- * Tiles begin at multiples of KEYS entries of the list, and one that a query does not see changes nothing of its sums,
- * so that a query's bits do not depend on the chunk that it came in. What bounds it, by count, for D = 128 on one
- * processor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which take 1024 cycles of the tensor cores on
- * sm_80 and 512 on sm_90. Beside them go: 96 KiB of shared memory read, 768 cycles (75 % and 150 % of the tensor cores'
- * time; one band a warp would need 1024); 4.5 instructions a score and one an element of the output, in all 460 a warp
- * beside 128 mma, 588 cycles of a scheduler; 32 ex2 a thread, 256 cycles. So at most all of the peak on sm_80, and 67 %
- * on sm_90, where mma.sync alone is said to reach some 62 % of wgmma. 8 warps a processor: two blocks of 128 threads
- * with up to 255 registers and 27 to 70 KiB. Source: FlashAttention-2 (Dao 2023, section 3); Milakov and Gimelshein
- * 2018 (online softmax). */
+/* Attention of a prompt's queries with tensor cores, for rows of f16 or bf16 if the job allows rounding. q and the
+ * weights have the type of the rows; sums and softmax are float32. attn_prefill.cu is the version without tensor cores.
+ * A warp has 16 queries of one unit for each of its bands. Scores and weights stay in its registers, since the layout
+ * of a product's result is that of the next product's left operand. Tiles of K and V are double-buffered (cp.async).
+ * Tiles begin at multiples of KEYS entries of the list, and a tile that a query does not see does not change its sums.
+ * A query's bits therefore do not depend on its chunk.
+ *
+ * Limits by count, for D = 128 on one multiprocessor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which
+ * take 1024 cycles of the tensor cores on sm_80 and 512 on sm_90. In parallel run 96 KiB of shared memory reads, 768
+ * cycles (75 % and 150 % of the tensor cores' time; one band per warp would need 1024); 4.5 instructions per score and
+ * one per output element, in all 460 per warp in addition to 128 mma, 588 cycles of a scheduler; and 32 ex2 per thread,
+ * 256 cycles. The limit is thus the full peak on sm_80, and 67 % on sm_90, where mma.sync alone reportedly reaches some
+ * 62 % of wgmma. A multiprocessor runs 8 warps: two blocks of 128 threads with up to 255 registers and 27 to 70 KiB.
+ * Source: FlashAttention-2 (Dao 2023, section 3); Milakov and Gimelshein 2018 (online softmax). */
 #include "config.h"
 
 #include <limits.h>
@@ -22,9 +23,9 @@
 enum { WARPS = 4, BLOCK = 32 * WARPS, BAND = 16 };
 #define LOG2_E 1.44269504f
 
-/* How a head size is cut: BANDS of 16 queries a warp and KEYS a tile, such that a thread's numbers fit into 255
- * registers, namely BANDS (D / 2 of the output + KEYS / 2 of scores + D / 4 of q). Q_SHARED: q does not fit in and
- * comes from shared memory for every tile, which two bands make up for: they share what is loaded of K and V. */
+/* Tiling of a head size: BANDS of 16 queries per warp and KEYS per tile. A thread's values must fit into 255 registers:
+ * BANDS (D / 2 of the output + KEYS / 2 of scores + D / 4 of q). Q_SHARED: q does not fit and is read from shared
+ * memory for every tile. Two bands compensate for that, since they share the loads of K and V. */
 template <int D> struct cut;
 template <> struct cut<64> {
     enum { BANDS = 2, KEYS = 64, Q_SHARED = false };
@@ -43,35 +44,35 @@ template <class T, int D> struct tile {
     enum {
         KEYS = cut<D>::KEYS,
         BAND_ROWS = cut<D>::BANDS * BAND, /* queries of a warp */
-        ROWS = WARPS * BAND_ROWS,         /* of a block */
-        STRIDE = D + 8,                   /* 16 bytes more: eight rows then lie in different banks */
+        ROWS = WARPS * BAND_ROWS,         /* queries of a block */
+        STRIDE = D + 8,                   /* 16 bytes of padding put eight rows into different banks */
         SIZE = KEYS * STRIDE,
         BYTES = (4 * SIZE + (cut<D>::Q_SHARED ? ROWS * STRIDE : 0)) * (int)sizeof(T) /* K, V, K, V, q */
     };
 };
 
-/* What a thread holds of its queries: rows g and g + 8 of each band, g = lane / 4. */
+/* Data of a thread's queries: rows g and g + 8 of each band, g = lane / 4. */
 template <class T, int D> struct held {
     enum { BANDS = cut<D>::BANDS, PARTS = cut<D>::Q_SHARED ? 1 : D / 16 };
     unsigned q[BANDS][PARTS][4];
     T *q_shared;                                               /* the warp's first row */
-    float out[BANDS][D / 8][4], most[BANDS][2], sum[BANDS][2]; /* sum: of this thread's columns */
+    float out[BANDS][D / 8][4], most[BANDS][2], sum[BANDS][2]; /* sum: over this thread's columns */
     float by[BANDS][2];                                        /* score in powers of two = by * product; bf16: 1 */
 };
 
-/* In shared memory: the entries [lo, hi) that a query of the block sees, counted from the first tile. */
+/* Entries [lo, hi) that a query of the block sees, counted from the first tile. In shared memory. */
 typedef struct {
     int lo, hi;
 } limits;
 
-/* What the queries of a block and of a warp see, counted from the first tile, which begins at entry `first` of the
- * list. some: seen by some query of the warp; all: by all of them. */
+/* Entries that the queries of a block and of a warp see, counted from the first tile, which begins at entry `first` of
+ * the list. some: seen by some query of the warp; all: seen by all of them. */
 typedef struct {
-    int64_t first; /* of the list's room: range's first included */
+    int64_t first; /* index into the list's buffer, includes the list's offset */
     int from, to, some_lo, some_hi, all_lo, all_hi;
 } sight;
 
-/* Starts to copy KEYS entries; those that no query of the block sees become 0. */
+/* Starts copying KEYS entries; those that no query of the block sees become 0. */
 template <class T, int D>
 static __device__ __forceinline__ void start_tile(T *k, const attn_args &j, const attn_unit &u, const sight &w, int at)
 {
@@ -86,14 +87,14 @@ static __device__ __forceinline__ void start_tile(T *k, const attn_args &j, cons
     }
 }
 
-/* f16 ends at 65504: what a query is multiplied by so that its largest number becomes 2^13 to 2^14. */
+/* Returns the factor that brings the largest element of a query to 2^13 to 2^14; f16 ends at 65504. */
 static __device__ __forceinline__ float into_range(float most)
 {
     int exponent = (int)(__float_as_uint(most) >> 23) - 127; /* -127: 0; 128: infinity */
     return exponent < -112 || exponent == 128 ? 1 : __uint_as_float((unsigned)(127 + 13 - exponent) << 23);
 }
 
-/* Row `row` of the block's queries, times scale * log2 e, into fragments; behind the last row there are zeros. */
+/* Loads row `row` of the block's queries, times scale * log2 e, into fragments. Rows past the last are zero. */
 template <class T, int D>
 static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row,
                                                   int band, int half)
@@ -121,7 +122,7 @@ static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args
     x.by[band][half] = 1 / fit;
 }
 
-/* Products of the warp's queries with a tile's keys. */
+/* Multiplies the warp's queries with a tile's keys. */
 template <class T, int D>
 static __device__ __forceinline__ void multiply_keys(float s[][cut<D>::KEYS / 8][4], const held<T, D> &x, const T *k)
 {
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void multiply_keys(float s[][cut<D>::KEYS / 8]
     }
 }
 
-/* Scores of entries from `at` on that their query does not see. */
+/* Sets the scores of entries from `at` on that their query does not see to -INFINITY. */
 template <int D> static __device__ __forceinline__ void hide(float s[][cut<D>::KEYS / 8][4], const limits *mine, int at)
 {
     at += threadIdx.x % 4 * 2;
@@ -166,7 +167,7 @@ template <int D> static __device__ __forceinline__ void hide(float s[][cut<D>::K
     }
 }
 
-/* Scores become weights, relative to the largest score so far; what is held is taken down to the same. */
+/* Turns scores into weights relative to the largest score so far, and rescales the accumulated sums to it. */
 template <class T, int D> static __device__ __forceinline__ void weigh(float s[][cut<D>::KEYS / 8][4], held<T, D> &x)
 {
     constexpr int N = cut<D>::KEYS / 8;
@@ -208,7 +209,7 @@ static __device__ __forceinline__ void add_values(held<T, D> &x, const float s[]
 #pragma unroll
         for (int c = 0; c < D / 16; c++) {
             unsigned b[4];
-            load_matrices_turned(b, v + 16 * n * tile<T, D>::STRIDE + 16 * c);
+            load_matrices_transposed(b, v + 16 * n * tile<T, D>::STRIDE + 16 * c);
 #pragma unroll
             for (int i = 0; i < cut<D>::BANDS; i++) {
                 mma(x.out[i][2 * c], w[i], b, T());
@@ -240,7 +241,7 @@ static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j
         }
 }
 
-/* Sets w, and the limits of the thread's queries; room: for each warp what its queries see. */
+/* Sets w and the limits of the thread's queries. room: the entries seen by each warp's queries. */
 template <int D>
 static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_args &j, const attn_unit &u,
                                             int64_t row0, int64_t (*room)[2])
@@ -287,7 +288,7 @@ template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefil
     SHARED(int64_t, seen, [WARPS][2]);
     SHARED(limits, limit, [t::ROWS]);
     attn_unit u = unit_of(j, blockIdx.y);
-    /* The last queries see most: their blocks go first. */
+    /* The last queries see the most entries, so their blocks are scheduled first. */
     int row_in = threadIdx.x / 32 * t::BAND_ROWS + threadIdx.x % 32 / 4;
     int64_t row0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * t::ROWS + row_in;
     held<T, D> x = {};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The cuda backend: the device, its memory, copies, and what a fault becomes. */
+/* The cuda backend: device, memory, copies, and recording of faults. */
 #include "config.h"
 
 #include <stdarg.h>
@@ -29,7 +29,7 @@ bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...)
     return false;
 }
 
-/* Waits for the queue; what failed in it shows here. */
+/* Waits for the queue; errors of queued work appear here. */
 static bool wait(backend *be, const char *what)
 {
     cuda_step_end(be);
@@ -51,7 +51,7 @@ static status device_alloc(backend *be, void **out, size_t bytes, const char *wh
     if (be->fault.code != ST_OK) return backend_fault(be, e);
     cudaError_t rc = cudaMalloc(out, bytes ? bytes : 16);
     if (rc == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* it would come back from the next launch */
+        cudaGetLastError(); /* otherwise the next launch would return this error */
         return no_room(be, what, bytes, e);
     }
     return cuda_check(be, rc, "%s: allocating %zu bytes", what, bytes) ? ST_OK : backend_fault(be, e);
@@ -64,7 +64,7 @@ void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char 
     if (s->p && bytes <= s->bytes) return s->p;
     if (s->p) bytes += bytes / 2;
     cuda_step_end(be);
-    cuda_check(be, cudaFree(s->p), "%s: freeing", what); /* waits for who still reads it */
+    cuda_check(be, cudaFree(s->p), "%s: freeing", what); /* waits for kernels that still read it */
     *s = (cuda_scratch){NULL, 0};
     if (device_alloc(be, &s->p, bytes, what, &be->fault) == ST_OK) s->bytes = bytes;
     return s->p;
@@ -82,7 +82,7 @@ int *cuda_zeros(backend *be, size_t n, const char *what)
 status cuda_reserved(backend *be, err *e)
 {
     if (be->fault.code != ST_NOMEM) return backend_fault(be, e);
-    *e = be->fault; /* nothing is lost: no step has begun */
+    *e = be->fault; /* no step has begun, so the backend is still usable */
     be->fault = (err){};
     return ST_NOMEM;
 }
@@ -122,7 +122,7 @@ status cuda_import(backend *be, buf *out, const void *host, size_t bytes, err *e
     return backend_fault(be, e);
 }
 
-/* Uploads queue behind what came before, without a wait. */
+/* Queues an upload after earlier work, without waiting. */
 void cuda_upload(backend *be, buf dst, const void *src, size_t bytes)
 {
     unsigned char *by = cuda_staging(be, bytes);
@@ -155,7 +155,7 @@ void cuda_copy(backend *be, buf dst, buf src, size_t bytes)
 
 void cuda_discard(backend *be, buf b, size_t bytes)
 {
-    (void)be, (void)b, (void)bytes; /* one planned allocation: nothing goes back before it is freed */
+    (void)be, (void)b, (void)bytes; /* one planned allocation: nothing is returned before it is freed */
 }
 
 status cuda_reserve(backend *be, const step_size *s, err *e)
@@ -175,13 +175,13 @@ void cuda_release(backend *be, buf b, size_t bytes)
 
 bool cuda_map_file(backend *, buf, size_t, int, uint64_t)
 {
-    return false; /* a file is uploaded */
+    return false; /* files are uploaded */
 }
 
 size_t cuda_available(backend *be)
 {
     size_t free_bytes = 0, total;
-    cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "asking for free memory");
+    cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "querying free memory");
     return free_bytes;
 }
 
@@ -190,7 +190,7 @@ void cuda_sync(backend *be)
     if (be->fault.code == ST_OK) wait(be, "waiting");
 }
 
-/* ---- host memory that kernels read and write where it lies, at the same address (--kv-tier host) ---- */
+/* ---- host memory that kernels access directly, at the same address (--kv-tier host) ---- */
 
 static size_t host_room(backend *be)
 {
@@ -205,7 +205,7 @@ static status host_alloc(backend *be, buf *out, size_t bytes, const char *what, 
     if (be->fault.code != ST_OK) return backend_fault(be, e);
     cudaError_t rc = cudaHostAlloc(&p, bytes ? bytes : 16, cudaHostAllocMapped | cudaHostAllocPortable);
     if (rc == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); /* it would come back from the next launch */
+        cudaGetLastError(); /* otherwise the next launch would return this error */
         return err_set(e, ST_NOMEM, "%s: out of pinned host memory: %s needs %.1f MB, %.1f MB are available", be->name,
                        what, (double)bytes / 1e6, (double)host_room(be) / 1e6);
     }
@@ -215,7 +215,7 @@ static status host_alloc(backend *be, buf *out, size_t bytes, const char *what, 
     return ST_OK;
 }
 
-/* cudaFreeHost need not wait for kernels that still use it. */
+/* Waits for the stream first, since cudaFreeHost need not wait for kernels that use the memory. */
 static void host_free(backend *be, buf b, size_t bytes)
 {
     (void)bytes;
@@ -234,10 +234,10 @@ static void close_backend(backend *be)
     cuda_ctx *c = cuda_of(be);
     if (!c) return;
     cuda_step_end(be);
-    cuda_step_close(c); /* first its graphs, which may hold kernels of the libraries */
+    cuda_step_close(c); /* graphs first, since they may hold kernels of the libraries */
     cuda_gemm_destroy(c->gemm);
     cuda_nccl_free(c->nccl);
-    /* After a fault these fail as well: there is nothing left to tell. */
+    /* After a fault these calls fail too; their errors are ignored. */
     cudaFree(c->parts.p);
     cudaFree(c->rounded.p);
     cudaFree(c->panel.p);
@@ -253,12 +253,13 @@ static void close_backend(backend *be)
 
 OP_FAMILIES(CUDA_TABLE)
 
-/* A chunk reads all weights: 2,048 rows are 2,048 operations for each byte of bf16, of which an H100 needs 300. */
+/* A chunk reads all weights: 2,048 rows are 2,048 operations per byte of bf16 weights, and an H100 needs 300. */
 static const backend_ops cuda_ops = {.chunk = 2048,
                                      .at_once = true,
                                      .imports_copy = true,
                                      .queues = true,
                                      .rounds_f16 = true,
+                                     .qblocks = 1u << DT_Q8 | 1u << DT_Q4,
                                      .tier = NULL, /* files */
                                      .host = &cuda_host,
                                      .certify = NULL,
@@ -280,7 +281,7 @@ static status find_device(const backend *be, int *index, err *e)
     return ST_OK;
 }
 
-/* Makes the device the current one; its name and its number of processors. */
+/* Makes the device current; returns its name, compute capability and number of multiprocessors. */
 static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capability)
 {
     int major = 0, minor = 0;
@@ -297,7 +298,7 @@ static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capab
     return rc;
 }
 
-/* Who is asked for one rank does without the library where it is not there. */
+/* Creates the communicator. A single rank works without the library. */
 static status join_ranks(backend *be, err *e)
 {
     err why = {};
@@ -307,16 +308,16 @@ static status join_ranks(backend *be, err *e)
     return err_set(e, st, "%s", why.msg);
 }
 
-/* Once a process: without it prompts take 30 to 100 times as long, by count. */
-static void tell_no_gemm(const backend *be)
+/* Warns once per process: without cublasLt prompts take an estimated 30 to 100 times as long. */
+static void warn_no_gemm(const backend *be)
 {
-    static bool told;
-    if (!told)
+    static bool warned;
+    if (!warned)
         dprintf(STDERR_FILENO,
-                "%s: cublasLt was not found: prompts are computed 8 rows at a time, which is slow (CUDA_HOME or "
-                "LD_LIBRARY_PATH may say where it lies)\n",
+                "%s: cublasLt was not found: prompts are processed 8 rows at a time, which is slow; set CUDA_HOME to "
+                "the toolkit's folder or LD_LIBRARY_PATH to the library's\n",
                 be->name);
-    told = true;
+    warned = true;
 }
 
 extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
@@ -344,7 +345,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
         return st;
     }
     c->gemm = cuda_gemm_create(index, c->stream);
-    if (!c->gemm) tell_no_gemm(be);
+    if (!c->gemm) warn_no_gemm(be);
     be->ops = &cuda_ops;
     be->close = close_backend;
     be->n_threads = 1;

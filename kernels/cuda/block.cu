@@ -8,15 +8,15 @@
 enum {
     BLOCK = 256,
     WARPS = BLOCK / 32,
-    FORM = 128,            /* threads that form: a warp a head */
-    CHANNELS = 256 / 32,   /* of a lane, at most */
+    FORM = 128,            /* threads of form_k; one warp per head */
+    CHANNELS = 256 / 32,   /* per lane, at most */
     MOST_PROBE = 48 << 10, /* bytes of a probe in shared memory */
-    ITEMS = 4096           /* scores whose entropy a block adds up */
+    ITEMS = 4096           /* scores per block of entropy_k */
 };
 
-/* ---- statistics and probes: 32 channels a block, a warp a slice of the rows ---- */
+/* ---- statistics and probes: 32 channels per block, a slice of the rows per warp ---- */
 
-/* Sum over the slices, the same in all warps; ends with a barrier. part: [WARPS][32]. */
+/* Returns the sum over the slices, the same in all warps. part: [WARPS][32]. Ends with a barrier. */
 template <class F> static __device__ __forceinline__ F over_slices(F x, F (*part)[32])
 {
     int lane = threadIdx.x % 32;
@@ -61,7 +61,7 @@ void cuda_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, siz
     cuda_check(be, rc, "block.moments [%zu, %zu]", n, dim);
 }
 
-/* Average of the channels' variances; one block of threads. ranks: whose channels are added up later. */
+/* Averages the channels' variances; one thread block. ranks: number of ranks whose channels are added later. */
 static __global__ void __launch_bounds__(BLOCK)
     variance_k(float *out, size_t dim, const float *m2, size_t count, int ranks)
 {
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (threadIdx.x == 0) *out = sum / ((float)dim * (float)ranks);
 }
 
-/* |phi|_1 of a row; a block has a row. 0 without a variance. */
+/* Computes |phi|_1 of a row; one block per row. 0 without a variance. */
 static __global__ void __launch_bounds__(BLOCK) activation_k(float *out, const float *x, size_t dim, const float *mean,
                                                              const float *m2, size_t count, const float *variance)
 {
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (c < dim && threadIdx.x < 32) probe[c] = sum;
 }
 
-/* Activations of n rows over the channels of all ranks; NULL after a fault. */
+/* Returns the activations of n rows over the channels of all ranks; NULL after a fault. */
 static const float *activations(backend *be, const float *x, size_t n, size_t dim, const float *mean, const float *m2,
                                 size_t count)
 {
@@ -140,7 +140,7 @@ void cuda_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size
 
 /* ---- scores ---- */
 
-/* 0 where one of the vectors is. */
+/* Returns the cosine, 0 if one of the vectors is 0. */
 static __device__ __forceinline__ float cosine(float dot, float aa, float bb)
 {
     return aa == 0 || bb == 0 ? 0 : dot / (sqrtf(aa) * sqrtf(bb));
@@ -151,8 +151,9 @@ static __device__ __forceinline__ float likeness(bool product, float dot, float 
     return product ? dot : cosine(dot, aa, bb);
 }
 
-/* Cosines or products of whole rows, a warp a row, 16 bytes a load. The probe lies in shared memory, so that
- * neighbouring lanes read neighbouring quads: element e of lane l in turn i at [i][e / 4][l][e % 4]. */
+/* Cosines or products of whole rows, one warp per row, 16 bytes per load. The probe is in shared memory, arranged so
+ * that neighbouring lanes read neighbouring groups of four: element e of lane l in iteration i is at [i][e / 4][l][e %
+ * 4]. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK) like_k(float *score, const float *probe, const T *rep, int dim,
                                                        bool product, item_range n, unsigned long long *read)
@@ -168,7 +169,7 @@ static __global__ void __launch_bounds__(BLOCK) like_k(float *score, const float
         mine[at] = probe[c];
         aa += probe[c] * probe[c];
     }
-    aa = block_sum(aa, part); /* also the barrier behind the writes */
+    aa = block_sum(aa, part); /* also the barrier after the writes */
     for (int64_t b = n.lo + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n.hi; b += (int64_t)gridDim.x * WARPS) {
         const T *row = rep + (size_t)b * dim;
         float dot = 0, bb = 0;
@@ -188,8 +189,7 @@ static __global__ void __launch_bounds__(BLOCK) like_k(float *score, const float
     }
 }
 
-/* Mean of those of `parts` equal parts, or of what the other kernel cannot load; a warp a row. of: what the sum is
- * divided by. */
+/* Mean over `parts` equal parts, also for rows that like_k cannot load; one warp per row. of: divisor of the sum. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     likes_k(float *score, const float *probe, const T *rep, int dim, int parts, float of, bool product, item_range n,
@@ -212,8 +212,8 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* Of a rank's heads: the products of the blocks [lo, hi) in parts[0, n_max), the squared norms behind them, then the
- * probe's; a warp a row. */
+/* For one rank's heads: writes the products of the blocks [lo, hi) to parts[0, n_max), then the squared norms, then the
+ * probe's squared norm. One warp per row. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     products_k(float *parts, int64_t n_max, const float *probe, const T *rep, int dim, item_range n,
@@ -243,7 +243,7 @@ static __global__ void __launch_bounds__(BLOCK) whole_k(float *score, const floa
     if (b < n.hi) score[b] = cosine(parts[b], parts[2 * n_max], parts[n_max + b]);
 }
 
-/* The cosine over the heads of all ranks. What is no candidate is added up too, and not read. */
+/* Computes the cosine over the heads of all ranks. Blocks that are no candidates are also summed, but not read. */
 static void score_whole(backend *be, buf score, buf probe, const block_index *x, item_range n, int64_t n_max, buf read,
                         dim3 grid)
 {
@@ -275,7 +275,7 @@ void cuda_block_score(backend *be, buf score, buf probe, const block_index *x, s
         score_whole(be, score, probe, x, n, n_max, read, grid);
         return;
     }
-    float of = parts == 0 ? 1 : (float)parts * (float)ranks; /* the ranks' sums are added up below */
+    float of = parts == 0 ? 1 : (float)parts * (float)ranks; /* the ranks' sums are added below */
     if (parts == 0) parts = 1;
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
@@ -310,7 +310,7 @@ void cuda_block_weigh(backend *be, buf score, buf other, item_range n, float by)
 /* ---- blocks ---- */
 
 typedef struct {
-    float *mass; /* NULL: all are equal */
+    float *mass; /* NULL: all masses are equal */
     size_t ring;
     int heads;
     unsigned long long *read;
@@ -348,7 +348,7 @@ typedef struct {
     int heads, group, dim;
 } forming;
 
-/* A token by its mass: the larger first, then the lower one. none: i is the block's size. */
+/* A token ordered by mass: larger first, then lower index. i == size of the block: none. */
 typedef struct {
     float mass;
     size_t i;
@@ -359,7 +359,8 @@ static __device__ __forceinline__ bool precedes(token a, token b)
     return a.mass > b.mass || (a.mass == b.mass && a.i < b.i);
 }
 
-/* The best token of the block behind `last`, in all lanes. mass: of the block's first token in the ring. */
+/* Returns the best token of the block after `last`, in all lanes. first: position of the block's first token in the
+ * ring. */
 static __device__ token next_token(const forming &f, const band &m, size_t head, size_t first, token last, bool any)
 {
     token best = {0, f.size};
@@ -376,7 +377,7 @@ static __device__ token next_token(const forming &f, const band &m, size_t head,
     return best;
 }
 
-/* A warp has a head of a block. */
+/* One warp per head of a block. */
 template <class T>
 static __global__ void __launch_bounds__(FORM) form_k(forming f, band m, int64_t block, int64_t n, int64_t pos)
 {
@@ -412,7 +413,7 @@ void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, con
                  (int)x->head_dim};
     band m = mass ? band_of(mass) : band{};
     if (!cuda_begin(be, "block.form")) return;
-    /* Without blocks too: all steps have the same launches. */
+    /* Launched without blocks too, so that all steps have the same launches. */
     by_type(x->type, [&](auto t) {
         dim3 grid((unsigned)max(n, (int64_t)1), cuda_blocks(x->n_heads, FORM / 32));
         cudaError_t rc = launch(form_k<decltype(t)>, grid, dim3(FORM), 0, cuda_stream(be), f, m, block, n, pos);
@@ -429,8 +430,8 @@ typedef struct {
     unsigned long long *count;
 } far;
 
-/* One block of threads. Of the chosen blocks, which ascend, the first are wholly behind the window, then one may be in
- * part; all others are whole. */
+/* One thread block. The selected blocks ascend. The first ones are entirely before `from`, the next may be partly
+ * before it, and all others are listed whole. */
 static __global__ void __launch_bounds__(BLOCK) list_k(far l)
 {
     SHARED(float, part, [WARPS]);
@@ -472,12 +473,12 @@ void cuda_block_list(backend *be, const far_list *list)
 
 /* ---- budgets ---- */
 
-/* Of some scores: the largest, sum of w = exp(score - largest), sum of w (score - largest). */
+/* For a set of scores: the largest, the sum of w = exp(score - largest), and the sum of w (score - largest). */
 typedef struct {
     double most, z, sum;
 } entropy_part;
 
-/* A block has some items. NaN counts as -inf. */
+/* A block has some of the items. NaN counts as -inf. */
 static __global__ void __launch_bounds__(BLOCK) entropy_k(entropy_part *out, const float *s, item_range n)
 {
     SHARED(float, room, [WARPS]);
@@ -489,7 +490,7 @@ static __global__ void __launch_bounds__(BLOCK) entropy_k(entropy_part *out, con
     most = block_max(most, room);
     for (int64_t i = lo + threadIdx.x; i < hi && !isinf(most); i += BLOCK) {
         double d = (double)s[i] - (double)most;
-        if (!(d > -60)) continue; /* does not show in a double */
+        if (!(d > -60)) continue; /* below the precision of a double */
         double w = exp(d);
         z += w;
         sum += w * d;
@@ -499,7 +500,7 @@ static __global__ void __launch_bounds__(BLOCK) entropy_k(entropy_part *out, con
     if (threadIdx.x == 0) out[blockIdx.x] = {(double)most, z, sum};
 }
 
-/* log Z - sum p (s - largest), out of its parts; a warp. */
+/* Returns log Z - sum p (s - largest) from its parts; one warp. */
 static __device__ double entropy_of(const entropy_part *p, int n)
 {
     int lane = threadIdx.x % 32;
@@ -541,8 +542,8 @@ static pools pools_of(const entropy_pool *p, size_t layer, buf k)
             layer};
 }
 
-/* The share of a layer in what is left, layers in ascending order. */
-static __device__ double share_of(const pools &p, double theta)
+/* Returns a layer's fraction of the remaining pool; layers ascend. */
+static __device__ double fraction_of(const pools &p, double theta)
 {
     double later = 0, left = (double)(p.layers - p.layer);
     int64_t count = p.count[0];
@@ -550,13 +551,13 @@ static __device__ double share_of(const pools &p, double theta)
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
-/* What a layer takes of the pool by its entropy; one warp. */
+/* Takes a layer's budget from the pool by its entropy; one warp. */
 static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, item_range n)
 {
     float theta = (float)entropy_of(parts, n_parts);
     if (threadIdx.x > 0) return;
     int64_t pool = p.pool[0], reserve = p.least * (int64_t)(p.layers - p.layer - 1);
-    int64_t k = (int64_t)floor(share_of(p, (double)theta) * (double)pool + 0.5);
+    int64_t k = (int64_t)floor(fraction_of(p, (double)theta) * (double)pool + 0.5);
     k = min(min(max(k, p.least), p.most), pool - reserve);
     k = max(min(k, n.hi - n.lo), (int64_t)0);
     p.theta[p.layer] = theta;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Weights in blocks (ops_weights.h): what products of few and of many rows of x share. */
+/* Weights in blocks (ops_weights.h): code shared by products of few and of many rows of x. */
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
@@ -7,13 +7,13 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/ops_weights.h"
 
-/* Four codes of 4 bits, one a byte, less 8. */
+/* Returns four 4-bit codes, one per byte, minus 8. */
 static __device__ __forceinline__ int signed_nibbles(unsigned v)
 {
     return (int)((((v & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u);
 }
 
-/* 1.5 * 2^23 as an integer: a whole number below 2^22 that is added to these bits is added to the float. */
+/* Bits of 1.5 * 2^23. Adding an integer below 2^22 to these bits adds it to the float. */
 #define FLOAT_BIAS 0x4b400000
 
 static __device__ __forceinline__ float biased_float(int sum)
@@ -31,14 +31,14 @@ typedef struct {
     size_t n, rows, blocks;
 } block_product;
 
-/* With many rows of x the scales lie as [blocks][scales_padded(n)] and not as [n][blocks]: tiles of rows end within it.
- */
+/* Returns n rounded up to whole tiles. For many rows of x the scales are stored as [blocks][scales_padded(n)], not as
+ * [n][blocks]. */
 static __host__ __device__ __forceinline__ size_t scales_padded(size_t n)
 {
     return (n + 127) / 128 * 128;
 }
 
-/* Many rows of x, in 8 bits. */
+/* Multiplies many rows of x, quantized to 8 bits. */
 cudaError_t gemm_blocks(backend *be, dtype type, const block_product *p);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Choice of the best items: what one block of threads a list (select.cu) and many (select_wide.cu) share. */
+/* Selection of the best items: code shared by one thread block per list (select.cu) and several (select_wide.cu). */
 #ifndef KERNELS_CUDA_CHOOSE_CUH
 #define KERNELS_CUDA_CHOOSE_CUH
 
@@ -20,19 +20,20 @@ typedef struct {
     int64_t *range;
 } choose_args;
 
-/* What a list's items are chosen by: all candidates with a key above `least`, and the first `ties` with that key. */
+/* Criterion of a list's selection: all candidates with a key above `least`, and the first `ties` candidates with that
+ * key. */
 typedef struct {
     int64_t lo, hi, items, head, tail;
     unsigned least;
     int64_t ties;
 } choice;
 
-/* An item, and where its score lies. */
+/* An item and the column of its score. */
 typedef struct {
-    int64_t item, place;
+    int64_t item, column;
 } spot;
 
-/* No score has the key that is `least` here: nothing but the forced items. */
+/* Returns the criterion for forced items only; no score has the key `least` used here. */
 static __device__ __forceinline__ choice forced_of(const choose_args &a)
 {
     return {max(a.items.lo, a.head),
@@ -44,22 +45,22 @@ static __device__ __forceinline__ choice forced_of(const choose_args &a)
             0};
 }
 
-/* What a list is chosen by, of n candidates, as far as that can be told without their scores. Returns how many to take
- * by their scores; 0: all is told. */
+/* Completes the criterion of a list of n candidates as far as possible without their scores. Returns the number of
+ * items to select by score; 0: the criterion is complete. */
 static __device__ __forceinline__ int64_t to_take(const choose_args &a, size_t list, int64_t n, choice *c)
 {
     int64_t want = a.budget ? a.budget[a.each ? list : 0] : a.k;
     if (want < max(n, (int64_t)0)) return max(want, (int64_t)0);
-    c->least = 0; /* no score has this key either: all */
+    c->least = 0; /* no score has this key: all are selected */
     return 0;
 }
 
 static __device__ __forceinline__ bool is_tie(const float *s, const choice &c, spot i)
 {
-    return i.item >= c.lo && i.item < c.hi && !(i.item < c.head || i.item >= c.tail) && key_of(s[i.place]) == c.least;
+    return i.item >= c.lo && i.item < c.hi && !(i.item < c.head || i.item >= c.tail) && key_of(s[i.column]) == c.least;
 }
 
-/* Slots of item i that are listed. */
+/* Returns the number of slots of item i that are written to the list. */
 static __device__ __forceinline__ int64_t slots_of(const choose_args &a, int64_t i, int64_t *from)
 {
     int64_t to = min((i + 1) * a.granule, a.items.n_slots);
@@ -67,8 +68,8 @@ static __device__ __forceinline__ int64_t slots_of(const choose_args &a, int64_t
     return max(to - *from, (int64_t)0);
 }
 
-/* Walks a warp's items where(from) .. where(to - 1), which ascend. ties, at: ties and slots before them. Without idx
- * the slots are only counted. Returns the slots before what follows. */
+/* Walks a warp's items where(from) .. where(to - 1), in ascending order. ties, at: number of ties and slots before
+ * them. Without idx, slots are only counted. Returns the number of slots up to the end. */
 template <class F>
 static __device__ int64_t walk(const choose_args &a, const float *s, const choice &c, int64_t from, int64_t to,
                                int64_t ties, int64_t at, int32_t *idx, F where)
@@ -82,7 +83,7 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
         unsigned same = __ballot_sync(ALL_LANES, tie);
         bool take =
             forced || (inside && !forced && i >= c.lo && i < c.hi &&
-                       (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[here.place]) > c.least));
+                       (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[here.column]) > c.least));
         int64_t n = take ? slots_of(a, i, &first) : 0, mine = at + warp_before(n, &all);
         for (int64_t t = 0; idx && t < n; t++) idx[mine + t] = (int32_t)(first + t);
         ties += __popc(same);
@@ -91,8 +92,9 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
     return at;
 }
 
-/* List l of the items where(0) .. where(n - 1), which ascend and hold all that c chooses. A warp has a run of them;
- * ties, then slots of the runs before it. room: int64_t [MOST_WARPS]. For whole blocks. */
+/* Writes list l from the items where(0) .. where(n - 1), which ascend and include all that c selects. Each warp has a
+ * contiguous run of them and first needs the ties, then the slots of the runs before it. room: int64_t [MOST_WARPS].
+ * Called by whole blocks. */
 template <class F>
 static __device__ void list_best(const choose_args &a, size_t l, const float *s, const choice &c, int64_t n,
                                  int64_t *room, F where)
@@ -112,7 +114,7 @@ static __device__ void list_best(const choose_args &a, size_t l, const float *s,
     }
 }
 
-/* Lists of many items: the launches and scratch of n jobs. */
+/* Lists of many items: whether they need the wide kernels, and the launches and scratch of n jobs. */
 bool choose_is_wide(int64_t most);
 void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Clusters of tokens (ops_cluster.h), to the bits of ref but for the logs of sizes. */
+/* Clusters of tokens (ops_cluster.h), with the bits of ref except for the logs of sizes. */
 #include "config.h"
 
 #include "kernels/cuda/codes.cuh"
@@ -10,14 +10,15 @@ enum { BLOCK = 256, WARPS = BLOCK / 32, SMALL = 4096, WIDE = 1024, MEAN_BLOCK = 
 /* ---- members ---- */
 
 typedef struct {
-    int32_t *start, *member; /* of the clusters at work: [heads][cap + 1] from theirs on; [heads][tokens] */
+    int32_t *start, *member; /* of the current clusters: [heads][cap + 1] from the first of them on; [heads][tokens] */
     const int32_t *code;
     size_t cap, tokens, code_cap;
     int64_t first, n;
     int count;
 } cluster_lists;
 
-/* The tokens of one cluster, by a warp: calls f with the number of those before it, and each. Returns their number. */
+/* Finds the tokens of one cluster, with one warp: calls f with the number of preceding ones and the token. Returns
+ * their number. */
 template <class F> static __device__ __forceinline__ int members_of(const cluster_lists &x, int head, int c, F f)
 {
     const int32_t *code = x.code + head * x.code_cap;
@@ -32,7 +33,7 @@ template <class F> static __device__ __forceinline__ int members_of(const cluste
     return before;
 }
 
-/* start[c + 1] = the members of cluster c. */
+/* Sets start[c + 1] to the number of members of cluster c. */
 static __global__ void __launch_bounds__(BLOCK) cluster_count_k(cluster_lists x)
 {
     int c = (int)(blockIdx.x * WARPS + threadIdx.x / 32), head = blockIdx.y;
@@ -41,14 +42,14 @@ static __global__ void __launch_bounds__(BLOCK) cluster_count_k(cluster_lists x)
     if (threadIdx.x % 32 == 0) x.start[head * (x.cap + 1) + c + 1] = n;
 }
 
-/* Sum of x over the threads before this one; *all: over the block. */
+/* Returns the sum of x over the threads before this one; *all: over the block. */
 static __device__ __forceinline__ int64_t before_thread(int64_t x, int64_t *room, int64_t *all)
 {
     int64_t warp, before = warp_before(x, &warp);
     return before + block_before(warp, room, all);
 }
 
-/* Numbers of members become starts; a block has a head. */
+/* Turns member counts into starts; one block per head. */
 static __global__ void __launch_bounds__(WIDE) cluster_start_k(cluster_lists x)
 {
     SHARED(int64_t, room, [MOST_WARPS]);
@@ -70,7 +71,7 @@ static __global__ void __launch_bounds__(BLOCK) cluster_place_k(cluster_lists x)
     members_of(x, head, c, [&](int before, int64_t i) { member[before] = (int32_t)(x.first + i); });
 }
 
-/* A block has a cluster of one head, a thread its channels. empty: the mean of no members. */
+/* One block per cluster of a head; a thread has some of its channels. empty: the mean of no members. */
 template <class T, class R>
 static __global__ void __launch_bounds__(MEAN_BLOCK)
     cluster_mean_k(cluster_lists x, half_rows rows, T *mean, float empty)
@@ -86,7 +87,7 @@ static __global__ void __launch_bounds__(MEAN_BLOCK)
     }
 }
 
-/* Means have the type of the rows, but for those of rows in blocks. */
+/* Means have the type of the rows, except for block rows. */
 template <class F> static void by_means(dtype mean, dtype rows, F &&f)
 {
     by_rows(rows, [&](auto r) {
@@ -124,7 +125,7 @@ void cuda_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *
     });
 }
 
-/* ---- choice ---- */
+/* ---- selection ---- */
 
 typedef struct {
     const float *score;
@@ -136,10 +137,10 @@ typedef struct {
     unsigned long long *read;
     size_t stride, cap, tokens, idx_stride, group_stride;
     int64_t n, words, k, most, head;
-    int per; /* query heads of a kv head */
+    int per; /* query heads per kv head */
 } cluster_choices;
 
-/* What a block of threads has while it chooses for one kv head. */
+/* State of a thread block while it selects for one kv head. */
 struct cluster_block {
     const cluster_choices &a;
     int head;
@@ -154,7 +155,7 @@ struct cluster_block {
     }
 };
 
-/* Keys that order as scores do, 0 without members; no token is taken. */
+/* Sets keys that order like scores, 0 for clusters without members, and clears the selected tokens. */
 static __device__ void open_clusters(const cluster_block &b)
 {
     for (int64_t w = threadIdx.x; w < b.a.words; w += blockDim.x) b.bits[w] = 0;
@@ -166,7 +167,7 @@ static __device__ void open_clusters(const cluster_block &b)
     __syncthreads();
 }
 
-/* The members of the clusters that lanes of the warp have taken. */
+/* Marks the members of the clusters that lanes of the warp have selected. */
 static __device__ __forceinline__ void mark_members(const cluster_block &b, int64_t c, bool taken)
 {
     const int32_t *member = b.a.member + b.head * b.a.tokens;
@@ -178,11 +179,13 @@ static __device__ __forceinline__ void mark_members(const cluster_block &b, int6
     }
 }
 
-/* Takes the best clusters that fit k, whose keys become 0. Returns how many others have members. */
+/* Selects the best clusters that fit into k and sets their keys to 0. Returns the number of other clusters with
+ * members. */
 static __device__ int64_t take_clusters(const cluster_block &b)
 {
     const cluster_choices &a = b.a;
-    int64_t left = a.k + 1, ties = 0, all, others = 0; /* with one token more the last one is too large */
+    int64_t left = a.k + 1, ties = 0, all,
+            others = 0; /* with k + 1 tokens, the last cluster is the one that does not fit */
     unsigned cut = a.k >= b.start[a.n] ? 0 : 0xffffffffu;
     if (cut && a.k > 0)
         cut = kth_key([&](int64_t c) { return b.key[c]; }, [&](int64_t c) { return b.size(c); }, 0, a.n, &left, b.count,
@@ -201,7 +204,7 @@ static __device__ int64_t take_clusters(const cluster_block &b)
     return block_sum(others, b.room);
 }
 
-/* The best of those that have a key are left to estimates. */
+/* Lists the best of the remaining clusters for estimates. */
 static __device__ void leave_clusters(const cluster_block &b, int64_t others)
 {
     const cluster_choices &a = b.a;
@@ -214,19 +217,19 @@ static __device__ void leave_clusters(const cluster_block &b, int64_t others)
         int64_t tie = key && key == cut, before = ties + before_thread(tie, b.room, &all);
         bool leave = key > cut || (tie && before < left);
         ties += all;
-        int64_t place = at + before_thread(leave, b.room, &all);
+        int64_t index = at + before_thread(leave, b.room, &all);
         at += all;
         if (!leave) continue;
-        a.group[b.head * a.group_stride + place] = (int32_t)c;
+        a.group[b.head * a.group_stride + index] = (int32_t)c;
         for (int h = b.head * a.per; h < (b.head + 1) * a.per; h++)
-            a.bias[h * a.group_stride + place] = logf((float)b.size(c));
+            a.bias[h * a.group_stride + index] = logf((float)b.size(c));
     }
     if (threadIdx.x > 0) return;
     a.groups[2 * b.head] = 0;
     a.groups[2 * b.head + 1] = at;
 }
 
-/* Slots before `head`, then those of the bits. */
+/* Lists the slots before `head`, then those marked in the bits. */
 static __device__ void list_members(const cluster_block &b)
 {
     const cluster_choices &a = b.a;
@@ -236,8 +239,8 @@ static __device__ void list_members(const cluster_block &b)
     for (int64_t w0 = 0; w0 < a.words; w0 += blockDim.x) {
         int64_t w = w0 + threadIdx.x;
         unsigned set = w < a.words ? b.bits[w] : 0;
-        int64_t place = at + before_thread(__popc(set), b.room, &all);
-        for (; set; set &= set - 1) out[place++] = (int32_t)(32 * w) + __ffs((int)set) - 1;
+        int64_t index = at + before_thread(__popc(set), b.room, &all);
+        for (; set; set &= set - 1) out[index++] = (int32_t)(32 * w) + __ffs((int)set) - 1;
         at += all;
     }
     if (threadIdx.x > 0) return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores of tokens by the store's K rows, exact ones and codes (ops_coded.h). 16 lanes have SCORE_TURNS tokens that
- * follow each other, one query head after the other, so that the pairs of a group go into the query once for them. */
+/* Scores of tokens by the store's K rows, exact and quantized (ops_coded.h). 16 lanes have SCORE_TURNS consecutive
+ * tokens, one query head after the other, so that the pairs of a group are folded into the query once for them. */
 #include "config.h"
 
 #include "kernels/cuda/codes.cuh"
@@ -25,7 +25,7 @@ typedef struct {
     int64_t lo, hi;
 } coded_scores;
 
-/* A lane's share of a query with the pairs of a group in it. */
+/* A lane's part of a query, with the pairs of a group folded in. */
 typedef struct {
     int64_t group; /* -1: none */
     float f[MOST_CHANNELS], add;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ float code_at(const half_codes &h, int head, i
     return code_f32(byte >> bit % 8 & ((1u << h.bits) - 1));
 }
 
-/* A lane's partial sum of q and exact row `row` as it is held. */
+/* Returns a lane's partial sum of q and exact row `row` in its stored form. */
 template <class T>
 static __device__ __forceinline__ float exact_part(const half_rows &r, int head, int64_t row, const float *q, int lane)
 {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void fold_group(coded_fold &k, const half_rows
     }
 }
 
-/* row < 0: a row of codes, by channel. All lanes of the warp call it. */
+/* row < 0: a quantized row with pairs per channel. Called by all lanes of the warp. */
 template <class T>
 static __device__ __forceinline__ float score_by_channel(coded_fold &k, const half_rows &r, int head, int64_t row,
                                                          const float *q, int lane)
@@ -85,7 +85,7 @@ static __device__ __forceinline__ float score_by_channel(coded_fold &k, const ha
     return r.codes.zero_point ? __fsub_rn(p, add) : __fadd_rn(add, p);
 }
 
-/* The same by runs of a row. */
+/* The same with pairs per run of a row. */
 template <class T>
 static __device__ __forceinline__ float score_by_run(const half_rows &r, int head, int64_t row, const float *q,
                                                      int lane)
@@ -121,8 +121,8 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<coded_sco
     int head = blockIdx.y, lane = threadIdx.x % PARTS;
     int64_t first = ((int64_t)blockIdx.x * SCORE_ROWS + threadIdx.x / PARTS) * SCORE_TURNS;
     load_group(mine, j.q, head, group, r.dim);
-    if (in_blocks<T> && r.turned) {
-        turn_rows(mine, mine, group, (size_t)r.dim, r.dim);
+    if (in_blocks<T> && r.rotated) {
+        hadamard_rows(mine, mine, group, (size_t)r.dim, r.dim);
         __syncthreads();
     }
     for (int h = 0; h < group; h++) {
@@ -146,7 +146,7 @@ static coded_scores coded_scores_of(const score_job &j)
     return {rows_of(rows, false), ptr<float>(j.score), j.stride, ptr<float>(j.q), j.items.lo, j.items.hi};
 }
 
-/* What the scores of a job read. */
+/* Counts the bytes read by the scores of a job. */
 static void count_keys(backend *be, const score_job &j)
 {
     attn_args a;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantized rows (ops_codes.h): codes of exact rows, rows of codes, and what reading them counts. */
+/* Quantized rows (ops_codes.h): quantizing exact rows, reading quantized rows, and counting the bytes read. */
 #include "config.h"
 
 #include "kernels/cuda/attention.cuh"
@@ -34,8 +34,8 @@ static __device__ __forceinline__ unsigned char *code_row(const half_rows &r, in
     return r.codes.code + (head * r.codes.cap + (size_t)row) * r.codes.row_bytes;
 }
 
-/* Exact rows that become codes: a list for all heads, or (each) one for each head, stride 0: one for all again; and
- * what their channels are multiplied by, NULL: 1. */
+/* Source rows to quantize: one list for all heads, or (each) one per head; stride 0: one for all again. factor:
+ * multipliers of their channels; NULL: 1. */
 typedef struct {
     const int64_t *all;
     const int32_t *each;
@@ -53,7 +53,7 @@ static __device__ __forceinline__ float scaled(const sources &s, int head, int d
     return s.factor ? __fmul_rn(x, s.factor[head * dim + c]) : x;
 }
 
-/* A block has a group of rows of one head, a thread the channels of one byte. */
+/* A block has a group of rows of one head; a thread has the channels of one byte. */
 template <class T> static __global__ void encode_channels_k(half_rows r, sources s, size_t first)
 {
     const half_codes &h = r.codes;
@@ -82,7 +82,7 @@ template <class T> static __global__ void encode_channels_k(half_rows r, sources
     }
 }
 
-/* A warp has a row of one head: its lanes the runs, then the bytes. */
+/* A warp has a row of one head; its lanes process the runs, then the bytes. */
 template <class T>
 static __global__ void __launch_bounds__(32 * WARPS) encode_runs_k(half_rows r, sources s, size_t first, size_t n)
 {
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(32 * WARPS) encode_runs_k(half_rows r, 
     }
 }
 
-/* n rows of every head, of a type, to code rows from `first` on. */
+/* Quantizes n rows of every head into quantized rows from `first` on. */
 static void encode(backend *be, const half_rows &r, dtype type, unsigned heads, const sources &s, size_t first,
                    size_t n)
 {
@@ -141,9 +141,9 @@ void cuda_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, si
            n);
 }
 
-/* ---- rows that change their store ---- */
+/* ---- moving rows to another store ---- */
 
-/* A thread has an element; blockIdx.z: K or V. */
+/* One thread per element; blockIdx.z: K or V. */
 template <class T, class U>
 static __global__ void copy_rows_k(U *k, U *v, size_t cap, const T *from_k, const T *from_v, size_t from_cap, int dim,
                                    sources s, size_t first, size_t n)
@@ -187,7 +187,7 @@ void cuda_codes_demote(backend *be, const demote_job *j)
     }
 }
 
-/* A thread has a channel of a group of heads, n * heads rows of x. */
+/* One thread per channel of a group of heads; x has n * heads rows per group. */
 static __global__ void column_max_k(float *most, const float *x, size_t n, size_t heads, size_t dim)
 {
     size_t c = (size_t)blockIdx.x * BLOCK + threadIdx.x, g = blockIdx.y;
@@ -242,9 +242,10 @@ void cuda_codes_divide_channels(backend *be, buf out, buf x, buf factor, size_t 
     cuda_check(be, rc, "divide_channels [%zu, %zu, %zu]", n, n_heads, dim);
 }
 
-/* ---- what is read ---- */
+/* ---- counting reads ---- */
 
-/* Bytes of a slot's row. A group's pairs belong to whoever comes first: marks has a bit for each. */
+/* Returns the bytes of a slot's row. A group's pairs are counted for the first slot that reads them; marks has a bit
+ * per group. */
 static __device__ __forceinline__ unsigned long long slot_bytes(const half_codes &h, size_t exact, int dim, size_t slot,
                                                                 unsigned *marks)
 {
@@ -254,13 +255,14 @@ static __device__ __forceinline__ unsigned long long slot_bytes(const half_codes
     return bytes_of(h, exact, dim, row, first);
 }
 
-/* Whether a slot's row lies in the device's memory for sure. */
+/* True if a slot's row is always in device memory. */
 static __device__ __forceinline__ bool is_near(const attn_args &j, const half_codes &h, size_t slot)
 {
     return j.near.exact && h.at && h.at[slot] >= 0;
 }
 
-/* Entries from the first to the last that a token sees; blockIdx.y: the list. words: of marks, for each list. */
+/* Counts the entries from the first to the last that any token sees; blockIdx.y: the list. words: words of marks per
+ * list. */
 static __global__ void __launch_bounds__(BLOCK)
     count_rows_k(attn_args j, bool values, unsigned times, unsigned *marks, size_t words)
 {
@@ -271,7 +273,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (threadIdx.x % 32 == 0) ends[threadIdx.x / 32][0] = from, ends[threadIdx.x / 32][1] = to;
     __syncthreads();
     for (int w = 0; w < BLOCK / 32; w++) from = min(from, ends[w][0]), to = max(to, ends[w][1]);
-    if (from >= to) return; /* a list that nobody sees */
+    if (from >= to) return; /* no token sees the list */
     unsigned long long k = 0, v = 0, rows = 0, found = 0, link = 0;
     for (long long i = from + blockIdx.x * BLOCK + threadIdx.x; i < to; i += (long long)gridDim.x * BLOCK) {
         size_t slot = slot_of(u, i);
@@ -314,9 +316,9 @@ void cuda_count_rows(backend *be, const attn_args *j, bool values)
     cuda_check(be, rc, "counting rows of %u lists", lists);
 }
 
-/* ---- rows of codes ---- */
+/* ---- reading rows ---- */
 
-/* A thread has an element of K and of V. */
+/* One thread per element of K and V. */
 template <class T>
 static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, int64_t first,
                                int64_t n)
@@ -330,7 +332,7 @@ static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, h
     if (v) v[to] = element_of<T>(values, head, first + (int64_t)i, c);
 }
 
-/* The same of rows in blocks; a warp has a row, blockIdx.z: of K or of V. */
+/* The same for block rows: one warp per row; blockIdx.z: K or V. */
 template <class T>
 static __global__ void __launch_bounds__(32 * WARPS)
     fetch_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, int64_t first, int64_t n)
@@ -338,10 +340,10 @@ static __global__ void __launch_bounds__(32 * WARPS)
     const void *rows = blockIdx.z ? values.exact : keys.exact;
     int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int head = blockIdx.y, dim = keys.dim;
-    bool turned = blockIdx.z ? values.turned : keys.turned;
+    bool rotated = blockIdx.z ? values.rotated : keys.rotated;
     float x[ROW_BLOCKS_MAX];
     if (i >= n) return;
-    get_row(x, row_of<T>(rows, head * keys.cap + (size_t)(first + i), dim), dim, turned);
+    get_row(x, row_of<T>(rows, head * keys.cap + (size_t)(first + i), dim), dim, rotated);
     store_lanes((blockIdx.z ? v : k) + (head * cap + (size_t)i) * dim, x, dim);
 }
 
@@ -369,16 +371,16 @@ void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int6
     });
 }
 
-/* A warp has a row. */
+/* One warp per row. */
 template <class T>
 static __global__ void __launch_bounds__(32 * WARPS)
-    round_k(float *out, const float *in, size_t n, int dim, bool turned)
+    round_k(float *out, const float *in, size_t n, int dim, bool rotated)
 {
     size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     float x[ROW_BLOCKS_MAX];
     if (row >= n) return;
     load_lanes(x, in + row * dim, dim);
-    round_lanes<T>(x, dim, turned);
+    round_lanes<T>(x, dim, rotated);
     store_lanes(out + row * dim, x, dim);
 }
 
@@ -394,14 +396,14 @@ template <class T> static __global__ void round_numbers_k(float *out, const floa
 void cuda_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool value, size_t n)
 {
     size_t all = n * rows->n_kv_heads, dim = rows->head_dim;
-    bool turned = rows->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    bool rotated = rows->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K);
     if (all == 0 || !cuda_begin(be, "round")) return;
     by_rows(rows->type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc;
         if constexpr (in_blocks<T>)
             rc = launch(round_k<T>, dim3(cuda_blocks(all, WARPS)), dim3(32 * WARPS), 0, cuda_stream(be),
-                        ptr<float>(out), ptr<float>(in), all, (int)dim, turned);
+                        ptr<float>(out), ptr<float>(in), all, (int)dim, rotated);
         else
             rc = launch(round_numbers_k<T>, dim3(cuda_blocks(all * dim, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
                         ptr<float>(out), ptr<float>(in), all * dim);

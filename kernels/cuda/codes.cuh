@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of a store as kernels read them: exact ones, as numbers or in blocks, and codes (kv_codes in ops.h), which are
- * widened in registers. */
+/* Rows of a store as kernels read them: float rows, block rows, and quantized rows (kv_codes in ops.h), which are
+ * converted in registers. "exact" in names means float or block rows. */
 #ifndef KERNELS_CUDA_CODES_CUH
 #define KERNELS_CUDA_CODES_CUH
 
 #include "kernels/cuda/row_blocks.cuh"
 #include "kernels/ops_codes.h"
 
-/* Where the codes of K, or of V, lie. */
+/* Quantized rows of K or of V. */
 typedef struct {
     const int32_t *at; /* NULL: a slot is an exact row */
     unsigned char *code;
     __half *pair;
     size_t cap, row_bytes;
-    int bits, group, run, runs; /* group 0: a pair for each run of a row */
+    int bits, group, run, runs; /* group 0: one pair per run of a row */
     bool zero_point;
 } half_codes;
 
-/* Exact rows and codes of one half of a layer's rows. */
+/* Exact and quantized rows of one half (K or V) of a layer. */
 typedef struct {
     const void *exact;
     size_t cap;
     int dim;
-    bool turned; /* exact rows in blocks are held so */
+    bool rotated; /* exact rows are blocks that are stored Hadamard-rotated */
     half_codes codes;
 } half_rows;
 
@@ -46,11 +46,11 @@ static inline half_codes codes_of(const kv_rows *r, bool value)
 
 static inline half_rows rows_of(const kv_rows *r, bool value)
 {
-    bool turned = r->turned & (value ? KV_TURNED_V : KV_TURNED_K);
-    return {value ? r->v.p : r->k.p, r->cap, (int)r->head_dim, turned, codes_of(r, value)};
+    bool rotated = r->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K);
+    return {value ? r->v.p : r->k.p, r->cap, (int)r->head_dim, rotated, codes_of(r, value)};
 }
 
-/* Codes may be read by neighbours of `n` channels, 4 or 8. */
+/* True if codes can be read n neighbouring channels at a time; n is 4 or 8. */
 static inline bool codes_wide(const half_codes *h, int n)
 {
     if (!h->at) return true;
@@ -58,7 +58,7 @@ static inline bool codes_wide(const half_codes *h, int n)
     return (uintptr_t)h->code % 4 == 0 && pair == 0 && (h->group || h->run % n == 0 || h->runs == 1);
 }
 
-/* Pair (a, b) of a channel of a code row; b lies *apart numbers behind a. */
+/* Returns the pair (a, b) of a channel of a quantized row; b is *apart numbers after a. */
 static __device__ __forceinline__ const __half *pair_of(const half_codes &h, int dim, int head, int64_t row, int c,
                                                         int *apart)
 {
@@ -67,30 +67,31 @@ static __device__ __forceinline__ const __half *pair_of(const half_codes &h, int
     return h.pair + ((head * h.cap + row) * h.runs + c / h.run) * 2;
 }
 
-/* Bytes of a row, exact or of codes, whose own elements take `exact` bytes; first: its group's pairs count with it. */
+/* Returns the bytes of a row, exact or quantized. `exact`: bytes of an exact row. first: includes the pairs of the
+ * row's group. */
 static __device__ __forceinline__ size_t bytes_of(const half_codes &h, size_t exact, int dim, int64_t row, bool first)
 {
     if (row >= 0) return exact;
     return h.row_bytes + 4 * (size_t)(!h.group ? h.runs : first ? dim : 0);
 }
 
-/* A code as a float, without a conversion. */
+/* Returns a code as a float without a conversion instruction. */
 static __device__ __forceinline__ float code_f32(unsigned code)
 {
     return __uint_as_float(0x4b000000u | code) - 8388608.0f;
 }
 
-/* The product is exact: any order of these operations has the same bits. */
+/* Dequantizes a code. The product is exact, so the order of the operations does not change the bits. */
 static __device__ __forceinline__ float from_code(const half_codes &h, float code, float a, float b)
 {
     return h.zero_point ? b * (code - a) : fmaf(code, b, a);
 }
 
-/* Channel c of a slot; of rows in blocks, none of which is in codes, turned back. */
+/* Returns channel c of a slot. Block rows are never quantized again; rotated ones are rotated back. */
 template <class T> static __device__ __forceinline__ float element_of(const half_rows &r, int head, int64_t slot, int c)
 {
     if constexpr (in_blocks<T>)
-        return element_in(row_of<T>(r.exact, head * r.cap + (size_t)slot, r.dim), r.dim, c, r.turned);
+        return element_in(row_of<T>(r.exact, head * r.cap + (size_t)slot, r.dim), r.dim, c, r.rotated);
     else {
         int64_t row = r.codes.at ? r.codes.at[slot] : slot;
         if (row >= 0) return to_f32(((const T *)r.exact)[(head * r.cap + row) * r.dim + c]);
@@ -103,14 +104,14 @@ template <class T> static __device__ __forceinline__ float element_of(const half
     }
 }
 
-/* ---- N neighbouring channels of a row: loaded first, widened later ---- */
+/* ---- N neighbouring channels of a row: loaded first, converted later ---- */
 
-/* What a lane loads: 16 bytes of an exact row, or codes and, if they go by runs, their pair. */
+/* Data loaded by a lane: 16 bytes of an exact row, or codes and, if pairs are per run, their pair. */
 typedef struct {
     uint4 bits;
 } loaded;
 
-/* Pairs of N channels of the group that was read last: rows of a group follow each other in a list. */
+/* Pairs of N channels of the group read last. Rows of a group are adjacent in a list. */
 template <int N> struct group_pairs {
     int64_t group;
     float a[N], b[N];
@@ -134,7 +135,7 @@ static __device__ __forceinline__ void widen_codes(float x[N], unsigned codes, c
     }
 }
 
-/* The N halves at p, N * 2 bytes aligned. */
+/* Loads the N halves at p, which is aligned to N * 2 bytes. */
 template <int N> static __device__ __forceinline__ void load_halves(float x[N], const __half *p)
 {
     const unsigned *w = reinterpret_cast<const unsigned *>(p);
@@ -150,12 +151,13 @@ template <int N> static __device__ __forceinline__ void load_halves(float x[N], 
     for (int i = 0; i < N; i++) x[i] = all[i];
 }
 
-/* Reads rows of one head: T the type of exact ones, N > 1 channels 16 bytes of them, CODES: there may be codes. */
+/* Reader for the rows of one head. T: element type of exact rows. N > 1: number of channels in 16 bytes. CODES: the
+ * store may have quantized rows. */
 template <class T, int N, bool CODES> struct row_reader {
     const half_rows &r;
     int head;
 
-    /* Negative: -1 - a row of codes. */
+    /* Returns the row of a slot. Negative: -1 - a quantized row. */
     __device__ __forceinline__ int64_t row_at(size_t slot) const
     {
         return CODES ? (int64_t)r.codes.at[slot] : (int64_t)slot;
@@ -198,7 +200,7 @@ template <class T, int N, bool CODES> struct row_reader {
     }
 };
 
-/* The same of rows in blocks as they are held, turned or not. */
+/* Reader for block rows as stored, without rotating them back. */
 template <class T> struct block_reader {
     const half_rows &r;
     int head;
@@ -218,7 +220,7 @@ template <class T> struct block_reader {
     }
 };
 
-/* Channels one by one, for rows that are not aligned. */
+/* Reader for single channels, for rows that are not aligned. */
 template <class T, bool CODES> struct row_reader<T, 1, CODES> {
     const half_rows &r;
     int head;

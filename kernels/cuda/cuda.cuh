@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the cuda backend share on the host's side. Not for other folders. */
+/* Host-side declarations shared by the files of the cuda backend. Not for other folders. */
 #ifndef KERNELS_CUDA_CUDA_CUH
 #define KERNELS_CUDA_CUDA_CUH
 
@@ -10,7 +10,7 @@
 CORE_OPS(OP_DECLARE, cuda_, cuda_)
 OP_FAMILIES(CUDA_DECLARE)
 
-/* Device memory of one purpose; grows, never shrinks, dies with the backend. */
+/* Device memory for one purpose. It grows, never shrinks, and is freed with the backend. */
 typedef struct {
     void *p;
     size_t bytes;
@@ -19,20 +19,20 @@ typedef struct {
 typedef struct cuda_gemm cuda_gemm;
 typedef struct cuda_nccl cuda_nccl;
 
-enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_HELD = 2, CUDA_HELD_DIM = 512 };
+enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_DEFERRED = 2, CUDA_DEFERRED_DIM = 512 };
 
-/* A step that can be launched; exec NULL: none yet. */
+/* Executable graph of a step; exec NULL: none yet. */
 typedef struct {
     cudaGraphExec_t exec;
     size_t nodes;
-    unsigned long long used; /* the last step that it was launched for */
+    unsigned long long used; /* number of the last step it was launched for */
 } cuda_graph;
 
-/* Rows of heads that wait to be normed in place and rotated (heads.cu); norm or table NULL: they are not. */
+/* Rows of heads whose norm or rotation is deferred (heads.cu). norm NULL: no norm. table NULL: no rotation. */
 typedef struct {
     float *x, *out;
     const void *norm, *table;
-    size_t rows, heads, dim, half; /* half: pairs that are rotated; without a table dim / 2 */
+    size_t rows, heads, dim, half; /* pairs that are rotated; dim / 2 without a table */
     float eps;
     dtype norm_type;
 } cuda_heads;
@@ -40,30 +40,30 @@ typedef struct {
 typedef struct {
     cudaStream_t stream;
     int device, n_sm;
-    /* step.cu: pinned memory of CUDA_PARTS parts that uploads pass through one after the other, and of the slots of
-     * `send` behind them; events behind the last copy of each. */
+    /* step.cu: pinned memory of CUDA_PARTS parts, used in turn by uploads, followed by the slots of `send`; and events
+     * after the last copy of each. */
     unsigned char *pinned;
     cudaEvent_t passed[CUDA_PARTS], sent[BACKEND_SLOTS];
     int part;
-    size_t used;         /* bytes of the part */
-    unsigned char *load; /* pinned, for large uploads, in CUDA_LOADS pieces; NULL: there was none */
+    size_t used;         /* bytes used of the current part */
+    unsigned char *load; /* pinned, for large uploads, CUDA_LOADS pieces; NULL: not allocated */
     cudaEvent_t loaded[CUDA_LOADS];
     int next_load;
-    bool due[BACKEND_SLOTS]; /* sent in the step that is recorded */
+    bool due[BACKEND_SLOTS]; /* sent in the step being recorded */
     bool recording, no_graphs;
     cuda_graph graph[CUDA_GRAPHS];
     unsigned long long n_steps;
-    size_t most_jobs;      /* sequences of a step */
+    size_t most_jobs;      /* sequences in a step */
     cuda_scratch parts;    /* attention: partial results of pieces */
     cuda_scratch rounded;  /* linear: x in 8 or 16 bits */
-    cuda_scratch panel;    /* linear: a dequantized matrix, the library's work space */
-    cuda_scratch zeros;    /* counts, which each use leaves at 0 */
-    cuda_scratch gathered; /* ranks: what they gave */
-    cuda_nccl *nccl;       /* NULL: nothing to exchange */
-    cuda_gemm *gemm;       /* NULL: no cuBLAS; our own kernels do prompts too */
-    cuda_heads held[CUDA_HELD];
-    int n_held;
-    const char *last; /* the op queued last: a fault may show later */
+    cuda_scratch panel;    /* linear: a dequantized matrix, the library's workspace */
+    cuda_scratch zeros;    /* counters, which each use resets to 0 */
+    cuda_scratch gathered; /* ranks: gathered data */
+    cuda_nccl *nccl;       /* NULL: a single rank */
+    cuda_gemm *gemm;       /* NULL: no cublasLt; our own kernels also process prompts */
+    cuda_heads deferred[CUDA_DEFERRED];
+    int n_deferred;
+    const char *last; /* last op queued, since a fault may appear later */
     char name[16];
 } cuda_ctx;
 
@@ -77,15 +77,15 @@ static inline cudaStream_t cuda_stream(backend *be)
     return cuda_of(be)->stream;
 }
 
-/* Queues what heads.cu holds back. */
-void cuda_release_held(backend *be);
-/* The norm of n rows of w.cols each, in place; false: it is not held back. */
-bool cuda_hold_norm(backend *be, float *x, weight w, size_t n, float eps);
+/* Queues the work deferred by heads.cu. */
+void cuda_queue_deferred(backend *be);
+/* Defers the norm of n rows of w.cols elements each, in place. Returns false if it cannot be deferred. */
+bool cuda_defer_norm(backend *be, float *x, weight w, size_t n, float eps);
 
-/* False once a fault is recorded: ops then queue nothing. Otherwise `op` is what a later fault names. */
+/* Starts an op. Returns false once a fault is recorded; ops then queue nothing. Otherwise later faults name `op`. */
 static inline bool cuda_begin(backend *be, const char *op)
 {
-    cuda_release_held(be);
+    cuda_queue_deferred(be);
     if (be->fault.code != ST_OK) return false;
     cuda_of(be)->last = op;
     return true;
@@ -93,29 +93,32 @@ static inline bool cuda_begin(backend *be, const char *op)
 
 /* Records a failed launch or call as the backend's fault, with the op and its shapes. */
 bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* At least n * size bytes, content undefined; NULL after a fault, which is recorded. */
+/* Returns at least n * size bytes with undefined content, or NULL after a recorded fault. */
 void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char *what);
-/* At least n counts, all 0, as who uses them leaves them; NULL after a fault. */
+/* Returns at least n counters, all 0; users must reset them to 0. Returns NULL after a fault. */
 int *cuda_zeros(backend *be, size_t n, const char *what);
-/* What became of cuda_room outside of steps: too little memory is then an error of the caller's and no fault. */
+/* Returns the result of cuda_room outside of steps, where too little memory is an error for the caller and not a
+ * fault. */
 status cuda_reserved(backend *be, err *e);
 
-/* step.cu. Pinned memory for an upload of so many bytes; NULL after a fault, and if they are too many. */
+/* step.cu. Returns pinned memory for an upload of that many bytes. Returns NULL after a fault or if they are too
+ * many. */
 unsigned char *cuda_staging(backend *be, size_t bytes);
-/* Queues an upload of any size; src may change at once. */
+/* Queues an upload of any size. src may be changed at once. */
 void cuda_load(backend *be, buf dst, const void *src, size_t bytes);
 cudaError_t cuda_step_open(cuda_ctx *c);
 void cuda_step_close(cuda_ctx *c);
-/* Also where something inside a step cannot be recorded: what was recorded so far runs, the rest is queued op by op. */
+/* cuda_step_end also ends a recording early, before work that cannot be recorded: it launches the recorded part, and
+ * the rest of the step is queued op by op. */
 
-/* Jobs of one launch: kernels take them by value, and parameters have 4 KB. */
+/* Number of jobs of one launch. Kernels take them by value, and parameters are limited to 4 KB. */
 enum { CUDA_JOBS = 16 };
 
 template <class T> struct job_list {
     T job[CUDA_JOBS];
 };
 
-/* Calls f(list, number) for every CUDA_JOBS of the n jobs, where of(jobs[i]) is what kernels take. */
+/* Calls f(list, count) for every CUDA_JOBS of the n jobs. of(jobs[i]) converts a job to the kernel's argument. */
 template <class J, class O, class F> static inline void in_lists(const J *jobs, size_t n, O &&of, F &&f)
 {
     for (size_t i = 0; i < n; i += CUDA_JOBS) {
@@ -131,7 +134,7 @@ static inline unsigned cuda_blocks(size_t n, size_t size)
     return (unsigned)((n + size - 1) / size);
 }
 
-/* Calls f with a value of the element type, for its decltype. */
+/* Calls f with a value of the element type, for use with decltype. */
 template <class F> static inline void by_type(dtype t, F &&f)
 {
     if (t == DT_F16) f(__half());
@@ -144,32 +147,33 @@ template <class T> static inline T *ptr(buf b)
     return reinterpret_cast<T *>(b.p);
 }
 
-/* A vendor's product for many rows: out [n, rows] f32 = x w^T, x and w in the same 16-bit type or f32. */
+/* Vendor library's product for many rows: out [n, rows] f32 = x w^T; x and w have the same 16-bit type or f32. */
 cuda_gemm *cuda_gemm_create(int device, cudaStream_t s);
 void cuda_gemm_destroy(cuda_gemm *g);
 const char *cuda_gemm_name(const cuda_gemm *g);
-/* 0; CUDA_GEMM_REFUSED: the library has no kernel for it, and nothing was queued; or a code of the library. */
+/* Returns 0, CUDA_GEMM_REFUSED if the library has no kernel for it (nothing was queued), or the library's error
+ * code. */
 enum { CUDA_GEMM_REFUSED = -1 };
 int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
                   size_t cols);
 
-/* Joins the ranks, which all call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
+/* Joins the ranks; all must call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
 status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e);
-void cuda_nccl_free(cuda_nccl *n); /* NULL is fine */
+void cuda_nccl_free(cuda_nccl *n); /* accepts NULL */
 const char *cuda_nccl_name(const cuda_nccl *n);
-/* Queued on the stream: x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in.
- * NULL, or the library's text. */
+/* Queues a sum or gather on the stream. sum: x [count] becomes the sum over the ranks. gather: out [ranks][count]
+ * receives each rank's `in`. Returns NULL, or the library's error text. */
 const char *cuda_nccl_sum(cuda_nccl *n, float *x, size_t count);
 const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t count);
 
-/* x [n] on the device becomes the sum over the ranks, as part of an op that has begun. */
+/* Replaces x [n] on the device by the sum over the ranks, within an op that has begun. */
 void cuda_sum(backend *be, float *x, size_t n);
-/* Calls whose weights lie in blocks; others of few rows. At most MOST_JOBS weights of one type. What stands around the
- * products is done where these kernels are for so many rows, and the call is aligned. */
+/* Multiplies at most MOST_JOBS weights of one type: weights in blocks, or a few rows of x with other weights. Norm,
+ * gate and sum are included where these kernels support that number of rows and the call is aligned. */
 void cuda_linear_qblocks(backend *be, const projection *c);
 void cuda_few(backend *be, const projection *c);
 bool cuda_few_aligned(const projection *c);
-/* Takes the scratch of decode steps of up to n_rows sequences and n_max keys. */
+/* Allocates the scratch for decode steps of up to n_rows sequences and n_max keys. */
 void cuda_decode_reserve(backend *be, size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_bring(backend *be, const attn_job *job);
 

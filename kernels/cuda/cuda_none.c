@@ -7,5 +7,6 @@ status backend_cuda_init(backend *be, int index, err *e)
 {
     (void)be;
     (void)index;
-    return err_set(e, ST_UNSUPPORTED, "--device cuda: this build has no CUDA support (configure --with-cuda says why)");
+    return err_set(e, ST_UNSUPPORTED,
+                   "--device cuda: built without CUDA support; run configure --with-cuda to see why");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What kernels share. They are also compiled for the host, by the stand-ins of tests/cushim, and therefore: launch()
- * in place of <<<>>>, shared memory through the two macros at function scope, whole-warp masks, no waiting for other
- * blocks, PTX in ptx.cuh alone, of which the stand-ins have a plain form. */
+/* Device code shared by all kernels. It is also compiled for the host with the stand-ins of tests/cushim. Therefore
+ * kernels use launch() instead of <<<>>>, declare shared memory with the two macros at function scope, use whole-warp
+ * masks, never wait for other blocks, and keep PTX in ptx.cuh, for which the stand-ins have a plain version. */
 #ifndef KERNELS_CUDA_DEV_CUH
 #define KERNELS_CUDA_DEV_CUH
 
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#ifndef SHARED /* tests/cushim has its own of all this */
+#ifndef SHARED /* tests/cushim defines its own versions */
 #define SHARED(T, name, dims) __shared__ T name dims
 #define SHARED_DYN(T, name)                                                                                            \
     extern __shared__ uint4 dyn_smem_[];                                                                               \
@@ -21,10 +21,10 @@
 
 #define ALL_LANES 0xffffffffu
 
-/* Dynamic shared memory that every kernel may have: 48 KB with its arrays of fixed size, which stay below 8. */
+/* Dynamic shared memory available to every kernel: 48 KB minus its fixed-size arrays, which stay below 8 KB. */
 enum { FREE_SHARED = 40 << 10 };
 
-/* More shared memory is asked for; what the device does not have is an error. */
+/* Launches a kernel. Requests more shared memory than FREE_SHARED if needed; fails if the device has less. */
 template <class... P, class... A>
 static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...a)
 {
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void put_f32(__nv_bfloat16 *p, float x)
     *p = __float2bfloat16_rn(x);
 }
 
-/* 16 bytes of a type: so many elements, as floats. */
+/* Number of elements in 16 bytes of a type, and their conversion to floats. */
 template <class T> struct pack {
     enum { N = 16 / sizeof(T) };
 };
@@ -103,7 +103,7 @@ static __device__ __forceinline__ float4 load_f4(const float *p)
     return *reinterpret_cast<const float4 *>(p);
 }
 
-/* ---- sums of a warp and of a block, the same in every thread and run ---- */
+/* ---- sums over a warp and over a block, identical in every thread and run ---- */
 
 template <class T> static __device__ __forceinline__ T warp_sum(T x)
 {
@@ -111,8 +111,9 @@ template <class T> static __device__ __forceinline__ T warp_sum(T x)
     return x;
 }
 
-/* Sums of G numbers, a power of two, over groups of L >= G lanes that are `apart` lanes from each other (lane: of the
- * group), with fewer shuffles than G sums take and the same bits; returns which one's sum v[0] then is in this lane. */
+/* Sums G numbers, a power of two, over groups of L >= G lanes that are `apart` lanes from each other (lane: index in
+ * the group). Needs fewer shuffles than G separate sums and gives the same bits. Returns the index of the sum that v[0]
+ * holds in this lane. */
 template <int G, int L> static __device__ __forceinline__ int fold_sums(float v[G], int lane, int apart = 1)
 {
     int mine = 0, w = G;
@@ -140,7 +141,8 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* part: a number of shared memory for each warp; whole warps. Ends with a barrier behind the last read. */
+/* Sums over a block of whole warps. part: one number of shared memory per warp. Ends with a barrier after the last
+ * read. */
 template <class T> static __device__ __forceinline__ T block_sum(T x, T *part)
 {
     T sum = 0;
@@ -163,7 +165,7 @@ static __device__ __forceinline__ float block_max(float x, float *part)
     return most;
 }
 
-/* Adds to a counter of bytes, once in a launch; read NULL: not counted. */
+/* Adds to a byte counter once per launch; read NULL: not counted. */
 static __device__ __forceinline__ void add_read(unsigned long long *read, unsigned long long bytes)
 {
     if (read && bytes > 0 && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) atomicAdd(read, bytes);

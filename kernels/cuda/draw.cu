@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The next token from logits (kernels/draw.h): a block of threads has one row. The largest sum of a logit and its noise
- * has the host's bits, whatever the order. The item at which the mass in order
- * passes a bound is found by a histogram over values, then within the bin that has it, until few items are left. Masses
- * are whole multiples of 2^-44, so that sums are exact and their order does not matter: a choice may differ from the
- * host's only where a bound lies within 1e-11 of all mass from an item's. */
+/* The next token from logits (kernels/draw.h), one thread block per row. The largest sum of a logit and its noise has
+ * the host's bits, in any order. The item at which the cumulative mass passes a bound is found by a histogram over
+ * values, refined within the bin that contains it until few items are left. Masses are multiples of 2^-44, so that sums
+ * are exact and their order does not matter. A draw may differ from the host's only if a bound is within 1e-11 of the
+ * total mass from an item's. */
 #include "config.h"
 
 #include <float.h>
@@ -33,26 +33,26 @@ typedef struct {
 typedef struct {
     u64 *sum;        /* [BINS] */
     unsigned *count; /* [BINS] */
-    u64 *weight;     /* [FEW] items that are left: */
+    u64 *weight;     /* [FEW] remaining items: */
     unsigned *key;   /* [FEW] */
     int *at;         /* [FEW] */
     u64 *word;       /* [MOST_THREADS / 32] */
     struct draw_found *found;
 } draw_room;
 
-/* Where a search is; at the end the item. */
+/* State of a search; at the end the item found. */
 struct draw_found {
-    unsigned lo, hi, left; /* keys, and how many items have them */
-    u64 before;            /* weight of the items in front of them; at the end with the item's own */
+    unsigned lo, hi, left; /* key interval, and the number of items in it */
+    u64 before;            /* weight of the items before the interval; at the end including the item's own */
     int at, bin;
 };
 
-/* Items that are left of a row, in order: the larger key first, then the lower index. */
+/* Remaining items of a row, in order: larger key first, then lower index. */
 typedef struct {
     const float *x;
     int n;
     float top, by;
-    unsigned last_key; /* the last item that is kept */
+    unsigned last_key; /* the last item kept */
     int last_at, first;
 } draw_items;
 
@@ -67,7 +67,7 @@ static __device__ __forceinline__ float of_key(unsigned k)
     return __uint_as_float(k & 0x80000000u ? k & 0x7fffffffu : ~k);
 }
 
-/* + 0: a negative zero equals a zero. */
+/* Clamps to finite values. + 0 makes negative zero equal to zero. */
 static __device__ __forceinline__ float finite(float x)
 {
     return fminf(fmaxf(x, -FLT_MAX), FLT_MAX) + 0.0f;
@@ -78,7 +78,7 @@ static __device__ __forceinline__ bool is_kept(const draw_items &s, unsigned key
     return key > s.last_key || (key == s.last_key && i <= s.last_at);
 }
 
-/* 2^(by * (x - top)): the polynomial of kernels/cpu/k_draw.c. */
+/* Returns 2^(by * (x - top)), with the polynomial of kernels/cpu/k_draw.c. */
 static __device__ __forceinline__ float mass_of(const draw_items &s, float x)
 {
     float t = fmaxf(__fmul_rn(__fsub_rn(x, s.top), s.by), -127.0f), n = rintf(t), f = t - n;
@@ -96,7 +96,7 @@ static __device__ __forceinline__ u64 weight_of(const draw_items &s, float x, bo
     return by_mass ? (u64)(mass_of(s, x) * 0x1p44f + 0.5f) : 1;
 }
 
-/* The largest of a value of each thread. */
+/* Returns the largest of a value of each thread. */
 static __device__ u64 block_most(const draw_room &r, u64 v)
 {
     for (int m = 16; m > 0; m /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, m));
@@ -118,7 +118,7 @@ static __device__ u64 block_total(const draw_room &r, u64 v)
     return sum;
 }
 
-/* Key and index of the first item in order, as one number. */
+/* Returns key and index of the first item in order, as one number. */
 static __device__ u64 first_of(const draw_room &r, const float *x, int n, bool greedy)
 {
     u64 best = 0;
@@ -130,7 +130,7 @@ static __device__ u64 first_of(const draw_room &r, const float *x, int n, bool g
     return block_most(r, best);
 }
 
-/* Mass of the items that have `least` or more each. */
+/* Returns the total mass of the items with a mass of `least` or more. */
 static __device__ u64 mass_from(const draw_room &r, const draw_items &s, float least)
 {
     u64 sum = 0;
@@ -143,8 +143,8 @@ static __device__ u64 mass_from(const draw_room &r, const draw_items &s, float l
 
 /* ---- the search ---- */
 
-/* Bins in order: the first level's are equal in value, over all that has mass; those of a key interval equal in keys.
- */
+/* Bins in order. Those of the first level have equal width in value, over all values with mass; those of a key interval
+ * have equal width in keys. */
 typedef struct {
     bool first;
     float top, scale;
@@ -159,7 +159,7 @@ static __device__ __forceinline__ int bin_of(const draw_bins &b, unsigned key)
     return t < BINS - 1 ? (int)t : BINS - 1;
 }
 
-/* f(index, key, weight) of the items that have weight and keys in [lo, hi], shared among the threads. */
+/* Calls f(index, key, weight) for the items with a weight and with keys in [lo, hi], divided among the threads. */
 template <class F>
 static __device__ __forceinline__ void each_item(const draw_items &s, unsigned lo, unsigned hi, bool by_mass, F f)
 {
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void each_item(const draw_items &s, unsigned l
 static __device__ void fill_bins(const draw_room &r, const draw_items &s, const draw_bins &b, bool by_mass)
 {
     unsigned lo = r.found->lo, hi = r.found->hi;
-    u64 rest = 0; /* most of a vocabulary: not one by one */
+    u64 rest = 0; /* most of the vocabulary: added once, not by atomics */
     for (int i = threadIdx.x; i < BINS; i += blockDim.x) r.sum[i] = 0, r.count[i] = 0;
     __syncthreads();
     each_item(s, lo, hi, by_mass, [&](int, unsigned key, u64 w) {
@@ -195,7 +195,7 @@ static __device__ void fill_bins(const draw_room &r, const draw_items &s, const 
     __syncthreads();
 }
 
-/* The bin in which the weight passes the bound, by one warp; the last one with an item if none. */
+/* Finds, with one warp, the bin in which the weight passes the bound; if none does, the last bin with an item. */
 static __device__ void choose_bin(const draw_room &r, double bound)
 {
     enum { EACH = BINS / 32 };
@@ -224,7 +224,7 @@ static __device__ void choose_bin(const draw_room &r, double bound)
     r.found->left = r.count[bin];
 }
 
-/* The largest key whose bin is b or behind it. */
+/* Returns the largest key whose bin is b or later. */
 static __device__ unsigned key_at(const draw_bins &bins, int b, unsigned lo, unsigned hi)
 {
     while (lo < hi) {
@@ -235,7 +235,7 @@ static __device__ unsigned key_at(const draw_bins &bins, int b, unsigned lo, uns
     return lo;
 }
 
-/* The keys of the chosen bin; one thread. */
+/* Narrows the key interval to the chosen bin; one thread. */
 static __device__ void narrow(const draw_room &r, const draw_bins &b)
 {
     struct draw_found *f = r.found;
@@ -244,7 +244,7 @@ static __device__ void narrow(const draw_room &r, const draw_bins &b)
     f->lo = f->bin == BINS - 1 || bin_of(b, lo) == f->bin ? lo : key_at(b, f->bin + 1, lo, f->hi) + 1;
 }
 
-/* Few items: each thread has one and adds up what goes before it. */
+/* Searches few items: each thread takes one and sums the weights before it. */
 static __device__ void among_few(const draw_room &r, const draw_items &s, bool by_mass, double bound)
 {
     unsigned lo = r.found->lo, hi = r.found->hi;
@@ -274,7 +274,7 @@ static __device__ void among_few(const draw_room &r, const draw_items &s, bool b
     __syncthreads();
 }
 
-/* Many items of one value: by their indexes. */
+/* Searches many items of equal value, by index. */
 static __device__ void among_equals(const draw_room &r, const draw_items &s, bool by_mass, double bound)
 {
     unsigned key = r.found->lo;
@@ -299,7 +299,7 @@ static __device__ void among_equals(const draw_room &r, const draw_items &s, boo
     __syncthreads();
 }
 
-/* The first item up to which the weight exceeds the bound, in *r.found. */
+/* Stores in *r.found the first item up to which the weight exceeds the bound. */
 static __device__ void search(const draw_room &r, const draw_items &s, bool by_mass, double bound)
 {
     draw_bins b = {true, s.top, BINS * s.by / 46, 0, 0};
@@ -319,9 +319,9 @@ static __device__ void search(const draw_room &r, const draw_items &s, bool by_m
     }
 }
 
-/* ---- by noise ---- */
+/* ---- sampling by noise ---- */
 
-/* A double in the order of its values. */
+/* Returns a number that orders like the double. */
 static __device__ __forceinline__ u64 score_key(double x)
 {
     u64 b;
@@ -329,11 +329,12 @@ static __device__ __forceinline__ u64 score_key(double x)
     return b >> 63 ? ~b : b | 1ull << 63;
 }
 
-/* The item with the largest sum of value and noise, of those that are left and have a mass of `least`. */
+/* Returns the item with the largest sum of value and noise, among the remaining ones with a mass of at least
+ * `least`. */
 static __device__ int noisiest(const draw_room &r, const draw_items &s, const draw_row &rule)
 {
     gumbel_best best = {0, -1};
-    gumbel_try(&best, rule.seed, rule.pos, (double)rule.temp, s.top, s.first); /* few can be above it */
+    gumbel_try(&best, rule.seed, rule.pos, (double)rule.temp, s.top, s.first); /* few can exceed it */
     for (int i = threadIdx.x; i < s.n; i += blockDim.x) {
         float v = finite(s.x[i]);
         if (i == s.first || !is_kept(s, key_of(v), i) || (rule.least > 0 && mass_of(s, v) < rule.least)) continue;

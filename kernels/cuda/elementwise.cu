@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops without products of matrices: lookup, norms, activations, positions, tables of rotations, moves of KV rows. */
+/* Ops without matrix products: lookup, norms, activations, positions, rotation tables, moving KV rows. */
 #include "config.h"
 
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/ops_rows.h"
+#include "kernels/ops_weights.h"
 
 enum { BLOCK = NORM_THREADS, COPY_ROWS = 8 };
 
@@ -13,7 +14,7 @@ static __device__ __forceinline__ size_t thread_id()
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* Threads of a block that shares `n` columns. */
+/* Returns the thread count of a block that shares `n` columns. */
 static dim3 block_for(size_t n)
 {
     return dim3(n >= BLOCK ? (unsigned)BLOCK : (unsigned)((n + 31) / 32 * 32));
@@ -27,9 +28,35 @@ template <class T> static __global__ void embed_k(float *out, const T *table, co
     for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = to_f32(row[c]);
 }
 
+/* Decodes rows of a matrix in blocks (ops_weights.h). */
+template <dtype TYPE>
+static __global__ void embed_blocks_k(float *out, const unsigned char *table, const int32_t *id, size_t cols)
+{
+    constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
+    const size_t row = (size_t)id[blockIdx.x], r = row % QBLOCK_ROWS, blocks = (cols + QBLOCK_COLS - 1) / QBLOCK_COLS;
+    const unsigned char *group = table + row / QBLOCK_ROWS * blocks * BYTES;
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) {
+        const unsigned char *block = group + c / QBLOCK_COLS * BYTES;
+        const size_t i = c % QBLOCK_COLS, low = TYPE == DT_Q4 ? i % (QBLOCK_COLS / 2) : i;
+        int code = block[QBLOCK_SCALES + QBLOCK_LINE * (low / 4) + 4 * r + low % 4];
+        if (TYPE == DT_Q4) code = i == low ? code & 15 : code >> 4;
+        const float d = to_f32(((const __half *)block)[r]);
+        out[blockIdx.x * cols + c] = d * (float)(code - (TYPE == DT_Q8 ? 128 : 8));
+    }
+}
+
+static void embed_blocks(backend *be, buf out, const weight *table, buf ids, size_t n)
+{
+    auto *kernel = table->type == DT_Q8 ? embed_blocks_k<DT_Q8> : embed_blocks_k<DT_Q4>;
+    cudaError_t rc = launch(kernel, dim3((unsigned)n), block_for(table->cols), 0, cuda_stream(be), ptr<float>(out),
+                            ptr<unsigned char>(table->p), ptr<int32_t>(ids), table->cols);
+    cuda_check(be, rc, "embed [%zu, %zu]", n, table->cols);
+}
+
 void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
     if (n == 0 || !cuda_begin(be, "embed")) return;
+    if (dtype_in_qblocks(table.type)) return embed_blocks(be, out, &table, ids, n);
     by_type(table.type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc = launch(embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, cuda_stream(be),
@@ -38,7 +65,7 @@ void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
     });
 }
 
-/* out may be x: a thread reads what it writes. */
+/* out may be x: each thread reads only what it writes. */
 template <class T> static __global__ void rmsnorm_k(float *out, const float *x, const T *w, size_t cols, float eps)
 {
     SHARED(float, part, [NORM_WARPS]);
@@ -51,7 +78,7 @@ template <class T> static __global__ void rmsnorm_k(float *out, const float *x, 
 
 void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 {
-    if (n == 0 || (out.p == x.p && be->fault.code == ST_OK && cuda_hold_norm(be, ptr<float>(x), w, n, eps))) return;
+    if (n == 0 || (out.p == x.p && be->fault.code == ST_OK && cuda_defer_norm(be, ptr<float>(x), w, n, eps))) return;
     if (!cuda_begin(be, "rmsnorm")) return;
     by_type(w.type, [&](auto t) {
         typedef decltype(t) T;
@@ -111,12 +138,12 @@ void cuda_add(backend *be, buf x, buf y, size_t n)
 
 /* ---- positions ---- */
 
-/* Layers that chose, a bit each. */
+/* Layers that made a selection, one bit each. */
 typedef struct {
     unsigned bits[BLOCK / 32];
 } layer_set;
 
-/* A thread has a layer. */
+/* One thread per layer. */
 static __global__ void count_lists_k(unsigned long long *total, const int64_t *range, size_t n, size_t n_lists,
                                      layer_set chose)
 {
@@ -146,7 +173,7 @@ static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, c
 {
     size_t i = thread_id();
     if (i >= n * half) return;
-    double a = (double)pos[i / half] * (double)freq[i % half]; /* cos and sin reduce it exactly */
+    double a = (double)pos[i / half] * (double)freq[i % half]; /* cos and sin reduce the argument exactly */
     out[i] = make_float2((float)(cos(a) * (double)mscale), (float)(sin(a) * (double)mscale));
 }
 
@@ -158,10 +185,10 @@ void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t h
     cuda_check(be, rc, "rope_table [%zu, %zu]", n, half);
 }
 
-/* ---- KV rows: how they are written is in heads.cu ---- */
+/* ---- KV rows; writing is in heads.cu ---- */
 
-/* Rows of `units` units of type U. A thread has one unit of a row and copies it for rows [first, first + count) in
- * order: where a row may be written after it was read, a block has all rows. */
+/* Moves rows of `units` units of type U. A thread copies one unit of rows [first, first + count) in order. If a row may
+ * be overwritten before it is read, one block has all rows. */
 template <class U>
 static __global__ void kv_move_k(U *rows, int64_t to, int64_t from, size_t n, size_t count, size_t cap, size_t units)
 {

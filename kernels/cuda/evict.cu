@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops of eviction (ops_evict.h): attention that keys receive, and the lists of rows that are kept. */
+/* Ops for eviction (ops_evict.h): attention received by keys, and the lists of kept rows. */
 #include "config.h"
 
 #include "kernels/cuda/radix.cuh"
@@ -18,11 +18,11 @@ enum {
 
 /* ---- column sums ---- */
 
-/* Groups of heads whose weights become one column each. */
+/* Groups of heads whose weights are combined into one column each. */
 typedef struct {
     float *sum;
     size_t stride;
-    int heads, how; /* of a group */
+    int heads, how; /* heads: per group */
     bool add;
 } columns;
 
@@ -31,12 +31,12 @@ static __device__ __forceinline__ float combined(float sum, float x, int how)
     return how == COMBINE_MAX ? (sum > x ? sum : x) : sum + x;
 }
 
-static __device__ __forceinline__ float share_of(const columns &c)
+static __device__ __forceinline__ float mean_factor(const columns &c)
 {
     return c.how == COMBINE_MEAN ? 1 / (float)c.heads : 1;
 }
 
-/* The heads of group g, which read one list, as a unit at its first KV head. */
+/* Returns the heads of group g, which read one list, as a unit at its first KV head. */
 static __device__ __forceinline__ attn_unit unit_of_group(const attn_args &j, const columns &c, int g)
 {
     attn_unit u;
@@ -52,7 +52,7 @@ static __device__ __forceinline__ attn_unit unit_of_group(const attn_args &j, co
     return u;
 }
 
-/* Queries of tokens [t0, t0 + ROWS) of a head. */
+/* Loads the queries of tokens [t0, t0 + ROWS) of a head. */
 static __device__ void load_tokens(float *q, const attn_args &j, int t0, int head)
 {
     int stride = stride_of(j.dim), padded = stride - PAD;
@@ -62,7 +62,7 @@ static __device__ void load_tokens(float *q, const attn_args &j, int t0, int hea
     }
 }
 
-/* Whether any thread's x is true; part: a word for each warp. Ends with a barrier. */
+/* True if x is true in any thread. part: one word per warp. Ends with a barrier. */
 static __device__ __forceinline__ bool block_any(bool x, unsigned *part)
 {
     unsigned any = __ballot_sync(ALL_LANES, x);
@@ -74,7 +74,8 @@ static __device__ __forceinline__ bool block_any(bool x, unsigned *part)
     return any;
 }
 
-/* A block has KEYS entries of one group and takes the queries in order, ROWS at once; PER_ROW threads have a query. */
+/* A block has KEYS entries of one group and processes the queries in order, ROWS at a time; PER_ROW threads share a
+ * query. */
 template <class T, int N, bool CODES, int KEYS>
 static __global__ void __launch_bounds__(BLOCK) colsum_k(attn_args j, columns c)
 {
@@ -105,8 +106,8 @@ static __global__ void __launch_bounds__(BLOCK) colsum_k(attn_args j, columns c)
             }
             load_tokens(q, j, t0, u.head + h);
             __syncthreads();
-            if (in_blocks<T> && j.turned & KV_TURNED_K) {
-                turn_rows(q, q, ROWS, (size_t)stride, j.dim);
+            if (in_blocks<T> && j.rotated & KV_ROTATED_K) {
+                hadamard_rows(q, q, ROWS, (size_t)stride, j.dim);
                 __syncthreads();
             }
             float lse = lo < hi ? j.lse[(size_t)(t0 + row) * j.n_heads + u.head + h] : -INFINITY;
@@ -120,14 +121,14 @@ static __global__ void __launch_bounds__(BLOCK) colsum_k(attn_args j, columns c)
             __syncthreads();
         }
 #pragma unroll
-        for (int k = 0; k < KEYS / PER_ROW; k++) weight[row * (KEYS + 1) + mine + PER_ROW * k] = w[k] * share_of(c);
+        for (int k = 0; k < KEYS / PER_ROW; k++) weight[row * (KEYS + 1) + mine + PER_ROW * k] = w[k] * mean_factor(c);
         __syncthreads();
         for (int r = 0; r < ROWS && t0 + r < j.n_tok && me < KEYS; r++) total += weight[r * (KEYS + 1) + me];
     }
     if (me < KEYS && at + me < end) sum[me] = total;
 }
 
-/* The same of one query, from the scores that attn_decode left. A thread has an entry; sum may be the scores. */
+/* The same for one query, from the scores that attn_decode stored. One thread per entry; sum may be the scores. */
 static __global__ void scored_k(attn_args j, columns c)
 {
     attn_unit u = unit_of_group(j, c, blockIdx.y);
@@ -139,10 +140,10 @@ static __global__ void scored_k(attn_args j, columns c)
         w = combined(w, isinf(lse) ? 0 : expf(j.scores[h * j.score_stride + i] - lse), c.how);
     }
     float *sum = c.sum + blockIdx.y * c.stride + i;
-    *sum = (c.add ? *sum : 0) + w * share_of(c);
+    *sum = (c.add ? *sum : 0) + w * mean_factor(c);
 }
 
-/* K rows of a list, blockIdx.y, where a group's pairs count once for entries that follow each other; and sums. */
+/* Counts the K rows of a list, blockIdx.y, and the sums. A group's pairs are counted once for consecutive entries. */
 static __global__ void count_sums_k(attn_args j, columns c, unsigned n_groups, unsigned long long *read, unsigned times)
 {
     if (blockIdx.x == 0 && blockIdx.y == 0 && c.add)
@@ -272,7 +273,7 @@ static lists lists_of(const kept_rows *l)
             l->stride};
 }
 
-/* List i alone. */
+/* Returns list i alone. */
 static __device__ __forceinline__ lists list_at(const lists &l, size_t i)
 {
     return {l.at + i * l.stride,
@@ -284,7 +285,7 @@ static __device__ __forceinline__ lists list_at(const lists &l, size_t i)
             l.stride};
 }
 
-/* Threads of a block that has a whole list. */
+/* Returns the threads of a block that processes a whole list. */
 static dim3 list_block(const kept_rows *l)
 {
     return dim3(l->stride <= SMALL ? BLOCK : WIDE_BLOCK);
@@ -326,7 +327,7 @@ void cuda_evict_open(backend *be, const kept_rows *l)
     cuda_check(be, rc, "open [%zu, %zu]", l->n_lists, l->stride);
 }
 
-/* A block has a list. */
+/* One block per list. */
 static __global__ void append_k(lists all, int64_t pos, size_t n, int64_t *slots)
 {
     lists l = list_at(all, blockIdx.x);
@@ -348,12 +349,12 @@ void cuda_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, b
     cuda_check(be, rc, "append [%zu, %zu]", l->n_lists, n);
 }
 
-/* ---- pruning: a block has a list ---- */
+/* ---- pruning: one block per list ---- */
 
-/* What stays: not what lies before `behind`, nor the victim; without one (-1), of the entries before `open` those with
- * a key above `least` and the first `ties` with that key. */
+/* Criterion for the entries that stay: not those before `start`, nor the victim. Without a victim (-1), of the entries
+ * before `open` those with a key above `least` and the first `ties` with that key stay. */
 typedef struct {
-    int64_t behind, open, victim, ties;
+    int64_t start, open, victim, ties;
     unsigned least;
 } cut;
 
@@ -362,7 +363,7 @@ static __device__ __forceinline__ unsigned entry_key(const lists &l, int64_t i)
     return key_of(l.score[i]);
 }
 
-/* The entry of the smallest key among [lo, hi), the last of equal ones. room: a number for each warp. */
+/* Returns the entry with the smallest key among [lo, hi), the last of equal ones. room: one number per warp. */
 static __device__ int64_t weakest(const lists &l, int64_t lo, int64_t hi, int64_t *room)
 {
     unsigned long long least = ~0ull; /* key, then entries from the end */
@@ -376,22 +377,23 @@ static __device__ int64_t weakest(const lists &l, int64_t lo, int64_t hi, int64_
     return hi - 1 - (int64_t)(unsigned)least;
 }
 
-/* Where slots and positions of what the budget drops of a list are told; slot NULL: nowhere. */
+/* Buffers for slots and positions of the entries that the budget removes from a list; slot NULL: not stored. */
 typedef struct {
     int32_t *slot, *at;
     size_t stride;
-} told;
+} removed_rows;
 
-/* Moves what stays of n entries together, in order; the slots of the others go behind them, by way of `gone`. Returns
- * how many stay. */
-static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t *gone, const told &t, int64_t *room)
+/* Compacts the entries that stay, in order. The slots of the others follow them, by way of `gone`. Returns the number
+ * of entries that stay. */
+static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t *gone, const removed_rows &t,
+                               int64_t *room)
 {
-    int64_t step = blockDim.x, from = (c.victim >= 0 && c.behind == 0 ? c.victim : 0) / step * step, kept = from,
+    int64_t step = blockDim.x, from = (c.victim >= 0 && c.start == 0 ? c.victim : 0) / step * step, kept = from,
             ties = 0, all;
     unsigned before = (1u << threadIdx.x % 32) - 1;
     for (int64_t base = from; base < n; base += step) {
         int64_t i = base + threadIdx.x;
-        bool inside = i < n, chosen = inside && c.victim < 0 && i >= c.behind && i < c.open;
+        bool inside = i < n, chosen = inside && c.victim < 0 && i >= c.start && i < c.open;
         int32_t at = inside ? l.at[i] : 0, slot = inside && l.slot ? l.slot[i] : 0;
         float score = inside && l.score ? l.score[i] : 0;
         unsigned key = chosen ? entry_key(l, i) : 0;
@@ -399,7 +401,7 @@ static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t 
         int64_t tie = ties + block_before(__popc(same), room, &all) + __popc(same & before);
         ties += all;
         bool stays =
-            inside && i >= c.behind && i != c.victim && (!chosen || key > c.least || (key == c.least && tie < c.ties));
+            inside && i >= c.start && i != c.victim && (!chosen || key > c.least || (key == c.least && tie < c.ties));
         unsigned staying = __ballot_sync(ALL_LANES, stays);
         int64_t to = kept + block_before(__popc(staying), room, &all) + __popc(staying & before);
         kept += all;
@@ -409,9 +411,9 @@ static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t 
             if (l.slot) l.slot[to] = slot;
         } else if (inside) {
             if (l.slot) gone[i - to] = slot;
-            if (t.slot && i >= c.behind) {
-                t.slot[i - to - c.behind] = l.slot ? slot : at;
-                t.at[i - to - c.behind] = at;
+            if (t.slot && i >= c.start) {
+                t.slot[i - to - c.start] = l.slot ? slot : at;
+                t.at[i - to - c.start] = at;
             }
         }
     }
@@ -421,7 +423,7 @@ static __device__ int64_t keep(const lists &l, const cut &c, int64_t n, int32_t 
 }
 
 static __global__ void __launch_bounds__(WIDE_BLOCK)
-    prune_k(lists all, int64_t pos, keep_rule rule, int32_t *gone, told t)
+    prune_k(lists all, int64_t pos, keep_rule rule, int32_t *gone, removed_rows t)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
@@ -436,7 +438,7 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
     }
     cut c = {lo, 0, -1, 0, 0};
     int64_t left = n - lo;
-    __syncthreads(); /* range was read by all */
+    __syncthreads(); /* all threads have read the range */
     if (threadIdx.x == 0) l.seen[0] = left;
     if (left > rule.budget) {
         int64_t k = rule.budget - rule.recent;
@@ -457,7 +459,7 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
     if (threadIdx.x == 0) l.range[1] = kept;
 }
 
-/* Room for slots on their way: `columns` of them for each list. */
+/* Returns scratch for slots: `columns` per list. */
 static int32_t *slot_room(backend *be, const kept_rows *l, size_t columns)
 {
     return (int32_t *)cuda_room(be, &cuda_of(be)->parts, columns * l->n_lists * l->stride, sizeof(int32_t), "slots");
@@ -468,7 +470,7 @@ void cuda_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_r
     if (l->n_lists == 0 || !cuda_begin(be, "prune")) return;
     int32_t *gone = slot_room(be, l, 1);
     if (!gone) return;
-    told t = {ptr<int32_t>(rule->gone_slot), ptr<int32_t>(rule->gone_at), rule->gone_stride};
+    removed_rows t = {ptr<int32_t>(rule->gone_slot), ptr<int32_t>(rule->gone_at), rule->gone_stride};
     cudaError_t rc = launch(prune_k, dim3((unsigned)l->n_lists), list_block(l), 0, cuda_stream(be), lists_of(l), pos,
                             *rule, gone, t);
     cuda_check(be, rc, "prune [%zu lists of %zu] to %lld", l->n_lists, l->stride, (long long)rule->budget);
@@ -476,8 +478,8 @@ void cuda_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_r
 
 /* ---- compaction ---- */
 
-/* Entries [from, to) of slot that are below the limit (or not), in order, to out; returns how many. A whole block.
- * Where `entries` they are named by entry, else by slot. */
+/* Writes the entries [from, to) whose slot is below the limit (or not) to out, in order, as entries or as slots.
+ * Returns their number. Called by whole blocks. */
 static __device__ int64_t gather(const int32_t *slot, int64_t from, int64_t to, int64_t limit, bool below, bool entries,
                                  int32_t *out, int64_t *room)
 {
@@ -494,8 +496,8 @@ static __device__ int64_t gather(const int32_t *slot, int64_t from, int64_t to, 
     return n;
 }
 
-/* Entries beyond the limit get free slots below it: moves [list][3][stride] has where from and where to; then the free
- * slots begin with what is left below the limit. */
+/* Gives entries at or above the limit free slots below it. moves [list][3][stride] has sources and targets. The free
+ * slots then begin with the remaining ones below the limit. */
 static __global__ void __launch_bounds__(WIDE_BLOCK)
     compact_k(lists all, int64_t limit, int32_t *moves, int64_t *n_moves)
 {
@@ -517,7 +519,7 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
     if (threadIdx.x == 0) n_moves[blockIdx.x] = moving;
 }
 
-/* Rows that move, in the regions of a list; blockIdx.y: the region. */
+/* Moves rows within the regions of a list; blockIdx.y: the region. */
 template <class T>
 static __global__ void move_rows_k(T *k, T *v, size_t cap, size_t units, const int32_t *moves, const int64_t *n_moves,
                                    size_t stride, bool one_list)
@@ -536,7 +538,7 @@ void cuda_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, in
 {
     size_t bytes = kv_row_bytes(rows->type, rows->head_dim), regions = l->n_lists == 1 ? rows->n_kv_heads : l->n_lists;
     if (l->n_lists == 0 || !cuda_begin(be, "compact")) return;
-    int32_t *moves = slot_room(be, l, 3 + 2); /* and a count for each list */
+    int32_t *moves = slot_room(be, l, 3 + 2); /* including a count per list */
     if (!moves) return;
     int64_t *n_moves = (int64_t *)moves;
     moves += 2 * l->n_lists;

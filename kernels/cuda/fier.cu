@@ -13,9 +13,9 @@ enum { WORD = 32, MOST_WORDS = HEAD_DIM_MAX / WORD };
 typedef struct {
     uint32_t *bits;
     void *levels, *ring;
-    size_t group, groups, blocks; /* of cap tokens */
+    size_t group, groups, blocks; /* for cap tokens */
     int heads, dim, words;
-    bool bytes; /* products of whole numbers */
+    bool bytes; /* integer products */
 } ones;
 
 static ones ones_of(const fier_index *x)
@@ -34,7 +34,7 @@ static ones ones_of(const fier_index *x)
 
 /* ---- adding ---- */
 
-/* Keys of one channel of one head: from position `first` on new ones, f32 [n][heads][dim]; older ones in the ring. */
+/* Keys of one channel of one head: new ones from position `first` on, f32 [n][heads][dim]; older ones in the ring. */
 template <class T> struct channel {
     const ones &x;
     const float *k;
@@ -65,8 +65,8 @@ template <class T> static __device__ levels range_of(const channel<T> &k, int64_
     return {__fmul_rn(0.5f, __fadd_rn(lo, hi)), lo, hi};
 }
 
-/* A block has the group that starts at `begin` of one head, and its tokens before `to`; threads are channels, a warp
- * the 32 of a word. */
+/* Sets one head's group that starts at `begin`, from its tokens before `to`. One block per group; threads are channels,
+ * a warp has the 32 of a word. */
 template <class T>
 static __device__ void set_group(const ones &x, const float *k, int64_t first, int64_t begin, int64_t to)
 {
@@ -85,8 +85,8 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     }
 }
 
-/* A job may have fewer groups of tokens than the grid. The newest keys go into the ring once no group reads it: in the
- * block of a head that is done last. done [jobs][heads]. */
+/* A job may have fewer groups of tokens than the grid. The last block of a head to finish writes the newest keys to the
+ * ring, when no group reads it any more. done [jobs][heads]. */
 template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs, int *done)
 {
     const index_adds<ones> &j = jobs.job[blockIdx.z];
@@ -126,7 +126,7 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
     });
 }
 
-/* Ring and open group from the K rows of the newest tokens. */
+/* Recomputes the ring and the open group from the K rows of the newest tokens. */
 template <class T, class R> static __global__ void redo_ring_k(ones x, half_rows rows, int64_t from)
 {
     int64_t p = from + blockIdx.x;
@@ -161,7 +161,7 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
 
 /* ---- scores ---- */
 
-/* round to nearest of x (127 / most), within [least, 127]. NaN becomes least. */
+/* Returns x (127 / most), rounded to nearest, within [least, 127]. NaN becomes least. */
 static __device__ __forceinline__ int whole(float x, float most, float least)
 {
     float v = __fmul_rn(x, __fdiv_rn(127, most));
@@ -170,7 +170,7 @@ static __device__ __forceinline__ int whole(float x, float most, float least)
     return (int)rintf(v);
 }
 
-/* G neighbouring numbers of shared memory, aligned to them. */
+/* Reads G neighbouring floats of shared memory, aligned to their size. */
 template <int G> static __device__ __forceinline__ void get(float v[G], const float *p)
 {
     if constexpr (G == 4) {
@@ -188,7 +188,7 @@ template <int G> static __device__ __forceinline__ void put(float *p, const floa
     else *p = v[0];
 }
 
-/* a of G queries and a row of lower levels; n <= G there are. Half a warp has a query. */
+/* Computes a, the products of G queries and a row of lower levels; n <= G queries exist. Half a warp has a query. */
 template <class T, int G>
 static __device__ __forceinline__ void products_of(float a[G], const T *lo, const float *q, int n, int dim)
 {
@@ -208,12 +208,11 @@ template <class T> static __device__ __forceinline__ const T *levels_of(const on
     return (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
 }
 
-/* What a group of tokens scores with G queries: a, and for each pair of channels the sums that its two bits stand for.
- * A warp has one. The sums of two bits lie `step` numbers apart, in banks of their own, so that lanes never wait for
- * each other. */
+/* A warp's tables for scoring a group of tokens with G queries: a, and for each pair of channels the sum for each value
+ * of its two bits. The sums of two bits are `step` floats apart, in separate banks, so that lanes do not conflict. */
 template <class T, int G> struct float_sums {
     const ones &x;
-    float *sums; /* [4][pairs][G] of shared memory, rows of `step` */
+    float *sums; /* [4][pairs][G] in shared memory, rows of `step` */
     int step;
     float a[G];
 
@@ -222,7 +221,7 @@ template <class T, int G> struct float_sums {
         return (words * WORD / 2 + 1) * G;
     }
 
-    /* The sums of one pair of channels for each value of its two bits. */
+    /* Sets the sums of one pair of channels for each value of its two bits. */
     __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n) const
     {
         float sum[4][G], span[2] = {0, 0};
@@ -240,7 +239,7 @@ template <class T, int G> struct float_sums {
         for (int bits = 0; bits < 4; bits++) put<G>(sums + bits * step + i * G, sum[bits]);
     }
 
-    /* For n <= G queries [n][dim]. Ends with the warp together. */
+    /* Builds the tables for n <= G queries [n][dim]. Synchronizes the warp at the end. */
     __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
     {
         const T *lo = levels_of<T>(x, head, group);
@@ -258,7 +257,7 @@ template <class T, int G> struct float_sums {
         for (int g = 0; g < G; g++) s[g] = __fadd_rn(s[g], v[g]);
     }
 
-    /* s: scores of the token whose words are there, WORD apart. */
+    /* Writes s, the scores of the token with the given words, which are WORD apart. */
     __device__ __forceinline__ void estimate(float s[G], const uint32_t *word) const
     {
 #pragma unroll
@@ -277,14 +276,14 @@ template <class T, int G> struct float_sums {
     }
 };
 
-/* The same in whole numbers, on tensor cores: bits by weights u_c p_c, of at most 127 * 127. A weight is 256 times a
- * byte and a byte, which are two columns of a product: 4 queries have 8, and the sums are exact. A warp has its 32
- * tokens as rows. */
+/* The same in integers, on tensor cores: bits times weights u_c p_c of at most 127 * 127. A weight is 256 times one
+ * byte plus another, which are two columns of a product. 4 queries thus have 8 columns, and the sums are exact. A warp
+ * has its 32 tokens as rows. */
 template <class T, int G> struct whole_sums {
     const ones &x;
     unsigned *u;          /* [words][8]: u of 4 channels each, of a warp's group */
-    const unsigned *p;    /* [n][words][8]: p of the queries at hand */
-    const float *largest; /* [n] channels of theirs */
+    const unsigned *p;    /* [n][words][8]: p of the current queries */
+    const float *largest; /* [n] their largest channels */
     float a[G], most;
 
     __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
@@ -309,7 +308,7 @@ template <class T, int G> struct whole_sums {
         __syncwarp();
     }
 
-    /* This lane's 4 channels of its column. */
+    /* Returns the 4 channels of this lane for its column. */
     __device__ __forceinline__ unsigned weights(int at, int n) const
     {
         int column = threadIdx.x % 32 / 4, head = min(column / 2, n - 1);
@@ -322,13 +321,13 @@ template <class T, int G> struct whole_sums {
         return out;
     }
 
-    /* Four bits as four bytes. */
+    /* Expands four bits to four bytes. */
     static __device__ __forceinline__ unsigned spread(unsigned bits)
     {
         return (bits & 15) * 0x00204081u & 0x01010101u;
     }
 
-    /* s: scores of this lane's token where it is in the group; word: the warp's, [words][WORD]. */
+    /* Writes s, the scores of this lane's token if it is in the group; word: the warp's words, [words][WORD]. */
     __device__ __forceinline__ void estimate(float s[G], const uint32_t *word, bool mine, int n) const
     {
         int sum[2][4] = {}, lane = threadIdx.x % 32, y[4];
@@ -362,7 +361,8 @@ template <class T, int G> struct whole_sums {
     }
 };
 
-/* Queries [group][dim] in 8 bits, and the largest channel of each; a warp has one after the other. */
+/* Quantizes queries [group][dim] to 8 bits and finds the largest channel of each. Each warp processes one query after
+ * another. */
 static __device__ __forceinline__ void round_queries(signed char *p, float *largest, const float *q, int group,
                                                      const ones &x)
 {
@@ -378,7 +378,7 @@ static __device__ __forceinline__ void round_queries(signed char *p, float *larg
     }
 }
 
-/* Returns what fier_head_bytes counts of the tokens [from, to). */
+/* Returns the bytes that fier_head_bytes counts for the tokens [from, to). */
 template <class T> static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int64_t to)
 {
     int64_t g = (int64_t)x.group;
@@ -396,13 +396,13 @@ typedef struct {
     unsigned long long *read;
 } fier_scores;
 
-/* A token a lane: its number where it is scored. */
+/* The token of a lane; inside: it is scored. */
 typedef struct {
     int token;
     bool inside;
 } lane_token;
 
-/* The words of a lane's token, WORD apart, into shared memory. */
+/* Loads the words of a lane's token, WORD apart, into shared memory. */
 static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, int head, const lane_token &l)
 {
     const uint32_t *word =
@@ -416,8 +416,8 @@ static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, 
         if (w < x.words) to[w * WORD] = bits[w];
 }
 
-/* Scores of a warp's tokens with n <= G queries: for one group after the other of those that they touch, most often
- * one. estimate(mine, group): of the lanes that are in it. */
+/* Scores a warp's tokens group by group; most warps have tokens of one group only. Calls estimate(mine, group), where
+ * mine is true in the lanes of that group. */
 template <class F> static __device__ __forceinline__ void by_groups(const ones &x, const lane_token &l, F estimate)
 {
     unsigned left = __ballot_sync(ALL_LANES, l.inside), lane = threadIdx.x % 32;
@@ -427,12 +427,12 @@ template <class F> static __device__ __forceinline__ void by_groups(const ones &
         bool mine = (left >> lane & 1) && group == now;
         estimate(mine, (size_t)now);
         left &= ~__ballot_sync(ALL_LANES, mine);
-        __syncwarp(); /* nobody reads what was made for the group any more */
+        __syncwarp(); /* the group's tables are no longer read */
     }
 }
 
-/* Shared memory of the scores, in numbers of 4 bytes: queries, for bytes the same rounded and their largest, then of
- * each warp what a group of tokens takes and the words of the tokens. */
+/* Layout of the shared memory of the scores, in 4-byte words: queries; for bytes also the quantized queries and their
+ * largest channels; then, per warp, tables of a group of tokens, and the words of the tokens. */
 typedef struct {
     int rounded, largest, first, per_warp, words, all;
 } score_room;
@@ -449,20 +449,20 @@ static __host__ __device__ __forceinline__ score_room score_room_of(const ones &
     return r;
 }
 
-/* What is read of the tokens of a place's group, or by the first of all blocks of the whole job. */
-template <class T> static __device__ void count_scored(const fier_scores &j, const places &in, int64_t place)
+/* Counts the bytes read for the group of a column; without groups, the first block counts the whole job. */
+template <class T> static __device__ void count_scored(const fier_scores &j, const group_columns &in, int64_t column)
 {
     if (!j.read) return;
     if (!j.of.group) {
-        if (place == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi) * j.x.heads);
-    } else if (place < in.n * in.per && place % in.per == 0) {
-        int64_t begin = item_of(in, place);
+        if (column == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi) * j.x.heads);
+    } else if (column < in.n * in.per && column % in.per == 0) {
+        int64_t begin = item_of(in, column);
         atomicAdd(j.read, bytes_read<T>(j.x, max(begin, j.lo), min(begin + in.per, j.hi)));
     }
 }
 
-/* The block's share of the votes of heads [first, first + n) of all jobs', logits of its tokens x; parts: shared memory
- * [VOTE_WARPS][G]. */
+/* Stores the block's part of the votes of heads [first, first + n), counted over all jobs. s: scores of its tokens.
+ * parts: shared memory [VOTE_WARPS][G]. */
 template <int G>
 static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part *parts, const float s[G], bool inside,
                                                    size_t first, int n, int chunk)
@@ -481,24 +481,24 @@ static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part
     __syncthreads();
 }
 
-/* A row of blocks has `group` heads of a job that read the bits of one KV head together, G at a time. A warp has 32
- * places: tokens, or those of the list that the heads follow (groups.cuh). */
+/* A grid row has `group` heads of a job that share the bits of one KV head, G at a time. A warp has 32 columns: tokens,
+ * or those of the list that the heads follow (groups.cuh). */
 template <class T, int G>
 static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     score_k(job_list<fier_scores> jobs, int group, vote_room votes)
 {
-    SHARED_DYN(float, mine); /* the queries, behind them tables, then words */
+    SHARED_DYN(float, mine); /* queries, then tables, then words */
     SHARED(vote_part, parts, [VOTE_WARPS * G]);
     const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int head = (int)blockIdx.y * x.heads / (int)gridDim.y, first, chunks = chunks_of(j.lo, j.hi, &first);
-    int64_t begin = (int64_t)blockIdx.x * VOTE_ITEMS, place = begin + threadIdx.x;
-    places in = {NULL, 1, j.hi, j.lo, j.hi};
-    if (j.of.group) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
-    count_scored<T>(j, in, place);
+    int64_t begin = (int64_t)blockIdx.x * VOTE_ITEMS, column = begin + threadIdx.x;
+    group_columns in = {NULL, 1, j.hi, j.lo, j.hi};
+    if (j.of.group) in = columns_of(j.of, list_of_part(j.of), j.lo, j.hi);
+    count_scored<T>(j, in, column);
     if (j.of.group ? begin >= in.n * in.per : begin + VOTE_ITEMS <= j.lo || begin >= j.hi) return;
-    bool inside = place >= in.first && place < in.end, blank = j.of.group && place < in.n * in.per;
-    int64_t token = !inside ? 0 : j.of.group ? item_of(in, place) : place;
+    bool inside = column >= in.first && column < in.end, blank = j.of.group && column < in.n * in.per;
+    int64_t token = !inside ? 0 : j.of.group ? item_of(in, column) : column;
     lane_token l = {(int)token, inside};
     int step = float_sums<T, G>::step_of(x.words), warp = threadIdx.x / 32;
     score_room at = score_room_of(x, group, step);
@@ -536,7 +536,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
         }
 #pragma unroll
         for (int i = 0; i < G; i++)
-            if (i < n && (inside || blank)) j.score[(all + i) * j.stride + place] = s[i];
+            if (i < n && (inside || blank)) j.score[(all + i) * j.stride + column] = s[i];
         if (votes.parts)
             leave_votes<G>(votes, parts, s, inside, blockIdx.z * (size_t)gridDim.y * group + all, n,
                            (int)blockIdx.x - first);
@@ -604,7 +604,7 @@ static void score_list(backend *be, const score_job *jobs, size_t n, int64_t mos
 
 void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
 {
-    int64_t most = most_places(jobs, n);
+    int64_t most = most_score_columns(jobs, n);
     if (!cuda_begin(be, "fier.score")) return;
     for (size_t i = 0; i < n; i += CUDA_JOBS) score_list(be, jobs + i, min(n - i, (size_t)CUDA_JOBS), most);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with many rows by cublasLt, which is opened once a device is there: linking it would cost every start of the
- * program 67 ms and 220 MB. */
+/* Products with many rows by cublasLt. The library is opened only after a device was found: linking it would cost every
+ * program start 67 ms and 220 MB. */
 #include "config.h"
 
 #include <cublasLt.h>
@@ -11,7 +11,7 @@
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/cuda/library.h"
 
-/* The calls below are the same since the oldest version. */
+/* The calls below are unchanged since the oldest supported version. */
 enum { WORKSPACE = 32 << 20, OLDEST = 11 };
 
 #define LT_CALLS(X)                                                                                                    \
@@ -60,7 +60,7 @@ cuda_gemm *cuda_gemm_create(int, cudaStream_t s)
         snprintf(g->name, sizeof g->name, "cublasLt %zu.%zu", v / 10000, v / 100 % 100);
         return g;
     }
-    cudaGetLastError(); /* it would come back from the next launch */
+    cudaGetLastError(); /* otherwise the next launch would return this error */
     cuda_gemm_destroy(g);
     return NULL;
 }
@@ -84,7 +84,7 @@ static cudaDataType_t type_of(dtype t)
     return t == DT_F16 ? CUDA_R_16F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* The library's descriptions of one product; what was not made stays NULL. */
+/* The library's descriptors for one product; NULL until created. */
 typedef struct {
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t w, x, out;
@@ -103,7 +103,7 @@ static void forget(cuda_gemm *g, descriptions *d)
 #define LT(call)                                                                                                       \
     if (int lt_rc = (int)g->call) return lt_rc
 
-/* Column by column, as the library sees them: out [rows, n] = w^T x with w [cols, rows] and x [cols, n]. */
+/* Creates the descriptors. The library is column-major: out [rows, n] = w^T x with w [cols, rows] and x [cols, n]. */
 static int describe(cuda_gemm *g, descriptions *d, dtype type, size_t n, size_t rows, size_t cols)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;
@@ -119,7 +119,7 @@ static int describe(cuda_gemm *g, descriptions *d, dtype type, size_t n, size_t 
     return 0;
 }
 
-/* Largest power of two up to 256 that divides an address. */
+/* Returns the largest power of two up to 256 that divides an address. */
 static uint32_t alignment(const void *p)
 {
     uint32_t a = 256;

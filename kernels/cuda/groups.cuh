@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Groups of items as kernels take them (item_spans of ops_select.h). */
+/* Groups of items as kernels read them (item_spans of ops_select.h). */
 #ifndef KERNELS_CUDA_GROUPS_CUH
 #define KERNELS_CUDA_GROUPS_CUH
 
@@ -19,7 +19,7 @@ static inline list_groups groups_of(const item_spans *g)
     return {ptr<int32_t>(g->span), ptr<int64_t>(g->range), g->n_lists, g->stride, g->per};
 }
 
-/* An index_add_job with the index as kernels see it, from where x_of makes it. */
+/* An index_add_job whose index x_of converts for the kernels. */
 template <class X> struct index_adds {
     X x;
     int64_t pos;
@@ -33,14 +33,15 @@ template <class Q, class X> static auto adds_of(X (*x_of)(const Q *))
     };
 }
 
-/* Heads that read an index together, with one kv head and one list: the grid's y. */
+/* Returns the number of thread-block rows (grid y): heads that read an index with the same kv head and list
+ * share one. */
 static inline size_t parts_of(const score_job *j, size_t n_kv_heads)
 {
     return j->spans ? max(j->spans->n_lists, n_kv_heads) : n_kv_heads;
 }
 
-/* Most columns that a job of a call has scores in. */
-static inline int64_t most_places(const score_job *jobs, size_t n)
+/* Returns the largest number of score columns of any job of a call. */
+static inline int64_t most_score_columns(const score_job *jobs, size_t n)
 {
     int64_t most = 0;
     for (const score_job *j = jobs; j < jobs + n; j++)
@@ -48,31 +49,31 @@ static inline int64_t most_places(const score_job *jobs, size_t n)
     return most;
 }
 
-/* One list: n groups, whose places [first, end) hold the candidates [lo, hi). */
+/* One list of n groups, whose columns [first, end) hold the candidates [lo, hi). */
 typedef struct {
     const int32_t *group;
     int64_t per, n, first, end;
-} places;
+} group_columns;
 
-static __device__ __forceinline__ places places_of(const list_groups &g, size_t list, int64_t lo, int64_t hi)
+static __device__ __forceinline__ group_columns columns_of(const list_groups &g, size_t list, int64_t lo, int64_t hi)
 {
-    places p = {g.group + list * g.stride, g.per, g.range[2 * list + 1], 0, 0};
+    group_columns p = {g.group + list * g.stride, g.per, g.range[2 * list + 1], 0, 0};
     if (p.n == 0) return p;
     p.first = max(lo - p.group[0] * p.per, (int64_t)0);
     p.end = p.n * p.per - max((p.group[p.n - 1] + 1) * p.per - hi, (int64_t)0);
     return p;
 }
 
-/* The list that the block's heads follow. */
+/* Returns the list of the block's heads. */
 static __device__ __forceinline__ size_t list_of_part(const list_groups &g)
 {
     return blockIdx.y * g.n_lists / gridDim.y;
 }
 
-/* place < n * per */
-static __device__ __forceinline__ int64_t item_of(const places &p, int64_t place)
+/* Returns the item of a column; column < n * per. */
+static __device__ __forceinline__ int64_t item_of(const group_columns &p, int64_t column)
 {
-    unsigned at = (unsigned)place, per = (unsigned)p.per;
+    unsigned at = (unsigned)column, per = (unsigned)p.per;
     return p.group[at / per] * p.per + at % per;
 }
 

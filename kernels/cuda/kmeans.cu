@@ -7,7 +7,7 @@
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/ops_kmeans.h"
 
-enum { AHEAD = 4 /* keys that are loaded before they are added up */ };
+enum { AHEAD = 4 /* keys loaded before they are added */ };
 
 /* Keys of a store from slot `first` on. */
 template <class T> struct stored_keys {
@@ -58,7 +58,7 @@ template <class T> static __device__ __forceinline__ stored_keys<T> keys_of(cons
 
 /* ---- mean ---- */
 
-/* A thread has a channel. */
+/* One thread per channel. */
 template <class T> static __global__ void mean_k(float *out, half_rows rows, int64_t first, int64_t n)
 {
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = blockIdx.y;
@@ -87,7 +87,7 @@ void cuda_kmeans_mean(backend *be, buf out, const kv_rows *rows, int64_t first, 
 
 /* ---- training ---- */
 
-/* A block has a centroid of one unit; threads are channels. */
+/* One block per centroid of a unit; threads are channels. */
 template <class T> static __global__ void start_k(job_list<kmeans_args> jobs)
 {
     const kmeans_args &j = jobs.job[blockIdx.z];
@@ -98,7 +98,7 @@ template <class T> static __global__ void start_k(job_list<kmeans_args> jobs)
     *to = keys_of<T>(j).at(unit / j.c.parts, slot - j.first, unit % j.c.parts * j.c.dim + c);
 }
 
-/* A block has a tile of keys of one unit; t: the iteration, negative: codes are the result. */
+/* A block has a tile of keys of one unit. t: the iteration; negative: the assignment is the result. */
 template <class T> static __global__ void __launch_bounds__(NEAR_BLOCK) code_k(job_list<kmeans_args> jobs, int t)
 {
     SHARED(near_tile, tile, [1]);
@@ -119,8 +119,8 @@ template <class T> static __global__ void __launch_bounds__(NEAR_BLOCK) code_k(j
     }
 }
 
-/* The sum of channel c of the keys whose code is `mine`, in their order, and their number. For whole warps, whose
- * threads have neighbouring channels. */
+/* Returns the sum of channel c of the keys whose code is `mine`, in order, and their number. Called by whole warps,
+ * whose threads have neighbouring channels. */
 template <class K>
 static __device__ __forceinline__ double sum_of(const K &keys, const int32_t *code, int64_t n, int mine, int head,
                                                 int c, bool inside, int *number)
@@ -136,7 +136,8 @@ static __device__ __forceinline__ double sum_of(const K &keys, const int32_t *co
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 int at = __ffs((int)set) - 1;
-                x[k] = set && inside ? keys.at(head, from + at, c) : 0; /* a sum from 0 on is never -0 */
+                x[k] = set && inside ? keys.at(head, from + at, c)
+                                     : 0; /* adding 0 does not change the sum, which is never -0 */
                 set &= set - 1;
             }
 #pragma unroll
@@ -146,7 +147,7 @@ static __device__ __forceinline__ double sum_of(const K &keys, const int32_t *co
     return sum;
 }
 
-/* A block has a centroid of one unit; threads are channels. */
+/* One block per centroid of a unit; threads are channels. */
 template <class T> static __global__ void __launch_bounds__(HEAD_DIM_MAX) move_k(job_list<kmeans_args> jobs, int t)
 {
     SHARED(double, all, [HEAD_DIM_MAX]);
@@ -167,7 +168,7 @@ template <class T> static __global__ void __launch_bounds__(HEAD_DIM_MAX) move_k
     if (inside && by > 0) ((float *)j.c.p)[(unit * j.c.cap + i) * j.c.dim + c] = (float)(sum / by);
 }
 
-/* The largest sizes of n jobs. */
+/* Largest sizes of n jobs. */
 typedef struct {
     size_t rows, count, units, dim;
     int iters;

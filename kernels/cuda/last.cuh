@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Blocks of a launch that put something together: the one that is done last goes on with what all have written, and
- * nobody waits. */
+/* Joining the results of blocks of one launch: the block that finishes last continues with the output of all, and no
+ * block waits. */
 #ifndef KERNELS_CUDA_LAST_CUH
 #define KERNELS_CUDA_LAST_CUH
 
 #include "kernels/cuda/dev.cuh"
 
-/* True in the last of `members` blocks that call it with this count (cuda_zeros), which then is 0 again: what any of
- * their threads wrote before may be read. For whole blocks. */
+/* True in the last of `members` blocks that call it with this counter (from cuda_zeros), which is then 0 again. Writes
+ * by any of their threads before the call are visible in that block. Called by whole blocks. */
 static __device__ __forceinline__ bool is_last(int *count, int members)
 {
     SHARED(int, before, [1]);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a vendor's library lies that is opened at run time: a driver brings none, toolkits and PyTorch bring their own.
- */
+/* Search for vendor libraries opened at run time. They are not part of the driver, but of toolkits and of PyTorch. */
 #include "config.h"
 
 #include <dlfcn.h>
@@ -11,8 +10,8 @@
 
 #include "kernels/cuda/library.h"
 
-/* Adds what is there of a folder's libraries and of those that pip puts beside a python3 of that folder. */
-static void add_places(glob_t *all, const char *prefix, size_t len)
+/* Adds the existing library folders of a prefix, including those of pip packages for its python3. */
+static void add_folders(glob_t *all, const char *prefix, size_t len)
 {
     static const char *const below[] = {"lib64", "lib", "targets/*/lib", "lib/python3*/*-packages/nvidia/*/lib"};
     char pattern[4096];
@@ -23,33 +22,33 @@ static void add_places(glob_t *all, const char *prefix, size_t len)
     }
 }
 
-/* Folders to look in behind those of the loader; globfree frees them. */
-static glob_t find_places(void)
+/* Returns the folders to search after those of the loader; free with globfree. */
+static glob_t find_folders(void)
 {
     static const char *const homes[] = {"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"};
     const char *path = getenv("PATH");
     glob_t all = {};
     for (size_t i = 0; i < sizeof homes / sizeof *homes; i++) {
         const char *home = getenv(homes[i]);
-        if (home) add_places(&all, home, strlen(home));
+        if (home) add_folders(&all, home, strlen(home));
     }
-    for (const char *p = path; p && *p;) { /* .../bin lies beside .../lib */
+    for (const char *p = path; p && *p;) { /* .../bin and .../lib have the same parent */
         size_t n = strcspn(p, ":"), up = n;
         while (up > 0 && p[up - 1] != '/') up--;
-        if (up > 1) add_places(&all, p, up - 1);
+        if (up > 1) add_folders(&all, p, up - 1);
         p += n + (p[n] == ':');
     }
-    add_places(&all, "/usr/local/cuda", strlen("/usr/local/cuda"));
+    add_folders(&all, "/usr/local/cuda", strlen("/usr/local/cuda"));
     return all;
 }
 
-static void *open_version(const char *stem, int version, const glob_t *places)
+static void *open_version(const char *stem, int version, const glob_t *folders)
 {
     char name[4096];
     snprintf(name, sizeof name, "%s.so.%d", stem, version);
     void *found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; i < places->gl_pathc && !found; i++) {
-        snprintf(name, sizeof name, "%s/%s.so.%d", places->gl_pathv[i], stem, version);
+    for (size_t i = 0; i < folders->gl_pathc && !found; i++) {
+        snprintf(name, sizeof name, "%s/%s.so.%d", folders->gl_pathv[i], stem, version);
         found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
     return found;
@@ -57,9 +56,9 @@ static void *open_version(const char *stem, int version, const glob_t *places)
 
 void *cuda_library(const char *stem, int version, int oldest, int newest)
 {
-    glob_t places = find_places();
-    void *found = open_version(stem, version, &places);
-    for (int v = newest; v >= oldest && !found; v--) found = v == version ? NULL : open_version(stem, v, &places);
-    globfree(&places);
+    glob_t folders = find_folders();
+    void *found = open_version(stem, version, &folders);
+    for (int v = newest; v >= oldest && !found; v--) found = v == version ? NULL : open_version(stem, v, &folders);
+    globfree(&folders);
     return found;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with weight matrices. Few rows of x: our own kernels, with what stands around the product in a layer. Many:
- * the vendor's library; without it, where it refuses, or with `exact`, our kernels over again for some rows each. */
+/* Products with weight matrices. A few rows of x: our own kernels, fused with the ops around the product. Many rows:
+ * the vendor library. Without the library, if it refuses a product, or with `exact`, our kernels run repeatedly for a
+ * few rows each. */
 #include "config.h"
 
 #include "kernels/cuda/product.cuh"
@@ -8,7 +9,7 @@
 
 /* ---- many rows, by the library ---- */
 
-/* x as it comes; norm NULL: it is not normed. */
+/* x as given; norm NULL: no norm. */
 typedef struct {
     const float *x;
     size_t cols;
@@ -17,7 +18,7 @@ typedef struct {
     float eps;
 } plain_x;
 
-/* A row of x in 16 bits. f16 does not hold all that x may be: the row is scaled by a power of two then. */
+/* Converts a row of x to 16 bits. For f16 the row is scaled by a power of two if its values exceed the range. */
 template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *out, float *scale, plain_x x)
 {
     SHARED(float, part, [WARPS]);
@@ -43,7 +44,7 @@ static __global__ void finish_k(float *out, const float *scale, const void *bias
     if (i < all) out[i] = out[i] * (scale ? scale[i / rows] : 1) + (bias ? element(bias, bias_type, i % rows) : 0);
 }
 
-/* x as the library is to read it; *scale is NULL where there is none. */
+/* Returns x in the type that the library reads; *scale is NULL if there is no scale. */
 static const void *round_x(backend *be, const projection *c, float **scale)
 {
     size_t n = c->n, cols = c->jobs[0].w.cols, halves = (n * cols + 1) / 2; /* in floats */
@@ -62,7 +63,7 @@ static const void *round_x(backend *be, const projection *c, float **scale)
     return cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, cols) ? room : NULL;
 }
 
-/* What the library refuses. */
+/* Multiplies with our own kernels if the library refuses a product. */
 static void multiply_ours(backend *be, const projection *c, const linear_job *j)
 {
     projection one = *c;
@@ -74,7 +75,7 @@ static void multiply_ours(backend *be, const projection *c, const linear_job *j)
     if (cuda_begin(be, "linear")) cuda_few(be, &one);
 }
 
-/* The norm and the products, nothing else of what c says. */
+/* Applies the norm and computes the products, without gate and sum. */
 static void multiply_many(backend *be, const projection *c)
 {
     float *scale;
@@ -103,13 +104,13 @@ static void multiply_many(backend *be, const projection *c)
 
 /* ---- calls ---- */
 
-/* Whether the library multiplies weights of a type. */
+/* True if the library multiplies weights of this type. */
 static bool by_library(const backend *be, const projection *c, dtype t)
 {
     return !dtype_in_qblocks(t) && c->n > most_x(t) && !c->exact && ((const cuda_ctx *)be->ctx)->gemm;
 }
 
-/* One launch, or one a job: all weights have one type. */
+/* Multiplies in one launch, or one per job; all weights have one type. */
 static void multiply(backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
@@ -128,7 +129,7 @@ void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size
     }
 }
 
-/* Whether all weights of a call are of one type, and so few that one launch may do them. */
+/* True if all weights of a call have one type and fit into one launch. */
 static bool alike(const projection *c)
 {
     bool same = c->n_jobs <= MOST_JOBS;
@@ -136,12 +137,12 @@ static bool alike(const projection *c)
     return same;
 }
 
-/* Whether the kernels of few rows do all of a call at once. */
+/* True if the kernels for few rows do all of a call at once. */
 static bool at_once(const backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
     if (!alike(c) || c->n > most_x(t) || (c->into.p && ((const cuda_ctx *)be->ctx)->nccl)) return false;
-    if (c->into.p && c->into.p == c->x.p) return false; /* a block of threads reads what another writes */
+    if (c->into.p && c->into.p == c->x.p) return false; /* other thread blocks still read what one block writes */
     if (dtype_in_qblocks(t)) return !c->gated || !c->exact;
     return cuda_few_aligned(c) && (c->norm.p.p ? c->norm.type == t : !c->gated);
 }
@@ -156,7 +157,7 @@ void cuda_project(backend *be, const projection *c)
         return;
     }
     if (c->norm.p.p && t != DT_F32 && alike(c) && by_library(be, c, t)) {
-        if (cuda_begin(be, "project")) multiply_many(be, c); /* which norms x where it rounds it */
+        if (cuda_begin(be, "project")) multiply_many(be, c); /* norms x while converting it */
     } else {
         if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
         cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);

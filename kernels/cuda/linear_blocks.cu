@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Weights of 8 and 4 bits in blocks (ops_weights.h): products, and how they are made. */
+/* Weights of 8 and 4 bits in blocks (ops_weights.h): products and quantization. */
 #include "config.h"
 
 #include "kernels/cuda/blocks.cuh"
@@ -7,12 +7,12 @@
 
 enum {
     WORDS = QBLOCK_COLS / 4,
-    MOST_OWN = 8192 /* numbers of x that a block of threads rounds itself: about 1 us by count, a launch takes more */
+    MOST_OWN = 8192 /* elements of x that a thread block quantizes itself: about 1 us by count, less than a launch */
 };
 
 /* ---- x in blocks ---- */
 
-/* Rows of x, normed where norm has weights; scales go to [blocks][padded]. */
+/* Rows of x, with a norm if norm is not NULL. Scales are stored as [blocks][padded]. */
 typedef struct {
     const float *x;
     size_t cols, blocks, padded;
@@ -21,7 +21,7 @@ typedef struct {
     float eps;
 } x_rows;
 
-/* 32 columns of a row, a lane has one of them: its 8 bits, and the scale (ops_weights.h). */
+/* Quantizes 32 columns of a row, one per lane, to 8 bits and a scale (ops_weights.h). */
 static __device__ __forceinline__ int8_t code_of(float v, float *scale)
 {
     bool finite = __all_sync(ALL_LANES, fabsf(v) < INFINITY);
@@ -30,8 +30,8 @@ static __device__ __forceinline__ int8_t code_of(float v, float *scale)
     return (int8_t)(inverse > 0 ? (int)rintf(__fmul_rn(v, inverse)) : 0);
 }
 
-/* Of the blocks of threads of a row, a warp has one block of its columns: 8 bits and a scale (ops_weights.h), or with
- * code NULL the numbers themselves, padded. */
+/* Quantizes a row with several thread blocks, one block of columns per warp: 8 bits and a scale (ops_weights.h). With
+ * code NULL it writes the padded floats instead. */
 static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, float *scale, float *padded, x_rows x)
 {
     SHARED(float, part, [WARPS]);
@@ -53,8 +53,8 @@ static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, flo
     if (threadIdx.x % 32 == 0) scale[b * x.padded + row] = s;
 }
 
-/* The same of all rows of x, by one block of threads, to shared memory: code [n][cols], scale [blocks][MOST_X]. The row
- * behind the last has scales of 0. part: WARPS x MOST_X numbers, unused before. Ends with a barrier. */
+/* Quantizes all rows of x with one thread block into shared memory: code [n][cols], scale [blocks][MOST_X]. The row
+ * after the last has scales of 0. part: WARPS x MOST_X floats, unused before. Ends with a barrier. */
 static __device__ __forceinline__ void round_here(int8_t *code, float *scale, float *part, const products &p)
 {
     SHARED(float, by, [MOST_X]);
@@ -73,10 +73,10 @@ static __device__ __forceinline__ void round_here(int8_t *code, float *scale, fl
     __syncthreads();
 }
 
-/* ---- products, x in 8 bits ---- */
+/* ---- products with x in 8 bits ---- */
 
-/* What a lane has of a block of w, as the left side of a product on tensor cores: rows 2 g and 2 g + 1 of its group,
- * with g = lane / 4 and t = lane % 4, of line t and for 8 bits of line t + 4 too, and their scales. */
+/* A lane's part of a block of w, as the left operand on tensor cores: rows 2 g and 2 g + 1 of its group, with g = lane
+ * / 4 and t = lane % 4, of line t (8 bits: also line t + 4), and their scales. */
 template <dtype TYPE> struct w_block {
     uint2 line[TYPE == DT_Q8 ? 2 : 1] = {};
     unsigned scales = 0;
@@ -100,12 +100,12 @@ template <dtype TYPE> struct w_block {
     }
 };
 
-/* The same columns of M rows of x: for each 8 of them, 8 bits of row g, and the scales of rows 2 t and 2 t + 1. */
+/* The same columns of M rows of x: for every 8 rows, the codes of row g and the scales of rows 2 t and 2 t + 1. */
 template <int M> struct x_block {
     unsigned right[M / 8][2] = {};
     float2 by[M / 8] = {};
 
-    /* left: rows from g on, and from 2 t on. */
+    /* n: number of rows; x and scale start at row g and at row 2 t. */
     __device__ __forceinline__ void load(const int8_t *x, size_t cols, const float *scale, int n, int g, int t,
                                          bool inside)
     {
@@ -118,7 +118,7 @@ template <int M> struct x_block {
     }
 };
 
-/* Adds a block of w by the same columns of x. */
+/* Adds the product of a block of w and the same columns of x. */
 template <dtype TYPE, int M>
 static __device__ __forceinline__ void add_block(float (*sum)[4], const w_block<TYPE> &w, const x_block<M> &x)
 {
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void add_block(float (*sum)[4], const w_block<
     }
 }
 
-/* Blocks of w under way in a warp: as many as the registers have room for beside sums and x. */
+/* Blocks of w in flight per warp: as many as fit into the registers in addition to the sums and x. */
 template <int JOBS, int M, bool DEEP>
 constexpr int Q8_LOADS = DEEP                   ? 12
                          : M == 16 && JOBS == 1 ? 8
@@ -144,9 +144,9 @@ constexpr int Q8_LOADS = DEEP                   ? 12
                                                 : 6;
 template <int JOBS, int M, bool DEEP> constexpr int Q4_LOADS = DEEP ? 16 : M == 32 && JOBS == 2 ? 6 : 10;
 
-/* A block of threads has a group of 16 rows of each of JOBS; its warps take the matrix's blocks in turn, AHEAD of them
- * under way: one is asked for as soon as one is used. Behind the last one x is 0. Each warp adds in ascending order,
- * then the warps are added. DEEP: for launches that leave registers unused. OWN: x is rounded here. */
+/* A thread block has a group of 16 rows of each of JOBS matrices. Its warps take the matrix's blocks in turn with AHEAD
+ * loads in flight: each use starts the next load. x is 0 past the last block. Each warp adds in ascending order, then
+ * the warps are added. DEEP: for launches that leave registers unused. OWN: x is quantized here. */
 template <dtype TYPE, int JOBS, int M, bool DEEP, bool OWN>
 static __global__ void __launch_bounds__(BLOCK, DEEP || M > MOST_X ? 2 : 3) gemv_blocks_k(products p)
 {
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(BLOCK, DEEP || M > MOST_X ? 2 : 3) gemv
 
 /* ---- exact products ---- */
 
-/* Four weights, as bytes, times four columns of x from v on. */
+/* Multiplies four weights, as bytes, with four columns of x. */
 static __device__ __forceinline__ float dot4(const float *x, int w)
 {
     float4 v = load_f4(x);
@@ -207,7 +207,7 @@ static __device__ __forceinline__ float dot4(const float *x, int w)
            (float)(int8_t)(w >> 24) * v.w;
 }
 
-/* The same tiles with x in float32, a row of x after the other: a lane has rows 4 quarter .. + 4 of one line. */
+/* The same tiles with x in float32, one row of x after the other. A lane has rows 4 quarter .. + 4 of one line. */
 template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact_k(products p)
 {
     SHARED(float, part, [WARPS][TILE][1]);
@@ -268,7 +268,7 @@ template <dtype TYPE> static cudaError_t few(backend *be, const products *p, uns
 
 /* ---- calls ---- */
 
-/* Where x in 8 bits lies, and its scales by block: of all rows, padded, as these kernels or gemm_blocks read them. */
+/* Quantizes all rows of x to 8 bits with scales per block, padded as these kernels or gemm_blocks read them. */
 static cudaError_t round_x(backend *be, products *p, const projection *c, float *at, size_t padded)
 {
     const weight *w = &c->jobs[0].w;
@@ -285,8 +285,8 @@ static cudaError_t round_x(backend *be, products *p, const projection *c, float 
                   code, scale, at, x);
 }
 
-/* Whether the blocks of threads of a product round x themselves, which then is as it came: not where so many follow
- * each other on a processor that a launch before them is little. */
+/* True if the thread blocks of a product quantize x themselves; p->x is then the original x. False if so many blocks
+ * run one after another on a multiprocessor that a separate launch is cheap in comparison. */
 static bool rounds_itself(backend *be, products *p, const projection *c, unsigned tiles)
 {
     size_t cols = c->jobs[0].w.cols;
@@ -336,7 +336,7 @@ void cuda_linear_qblocks(backend *be, const projection *c)
     cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", c->n, w->cols, w->rows, w->cols, dtype_name(w->type));
 }
 
-/* ---- weights to blocks: ref/quant.c, operation by operation ---- */
+/* ---- quantization of weights: ref/quant.c, operation by operation ---- */
 
 static __device__ __forceinline__ uint16_t scale_of(float d)
 {
@@ -393,7 +393,7 @@ static __device__ uint16_t best_q8(float code[QBLOCK_COLS], const float w[QBLOCK
     return h;
 }
 
-/* A thread has one block of one row. */
+/* One thread per block of a row. */
 static __global__ void quantize_k(unsigned char *out, const void *w, dtype from, size_t rows, size_t cols, bool q8,
                                   size_t all)
 {

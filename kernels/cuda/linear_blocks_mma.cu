@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of many rows of x with weights of 8 and 4 bits, on tensor cores: x in 8 bits too, as ops_weights.h defines
- * it, exact sums over the 32 columns of a block, then blocks in ascending order in float32. A warp multiplies one group
- * of 16 rows of w, whose lines are the left side of mma.m16n8k32 as they lie, with all rows of x of its block of
- * threads; a block of w is one instruction for 8 rows of x. The other rows of x have no part in the sums of one, so
- * that its bits do not depend on them, nor on their number while it is above most_x.
+/* Products of many rows of x with 8-bit and 4-bit weights on tensor cores. x is quantized to 8 bits as defined in
+ * ops_weights.h. Sums over the 32 columns of a block are exact; blocks are added in ascending order in float32. A warp
+ * multiplies one group of 16 rows of w, whose stored lines are the left operand of mma.m16n8k32, with all rows of x of
+ * its thread block. A block of w is one instruction per 8 rows of x. The bits of a row of x do not depend on the other
+ * rows, nor on their number above most_x.
  *
- * What bounds it, by count: each mma needs 12 instructions for its 4 results a thread (off the bias, times two scales,
- * added), 24 cycles of a scheduler's float32 units on sm_80 and 12 on sm_90, where the product takes 8 and 4. So it
- * reaches at most a third of the peak for bytes, which is two thirds of that for bf16. A tile of 128 x 128 reads 8.6
- * KiB a block of columns for 2^19 products. Loops that copy are not unrolled, so that 128 registers do and two blocks
- * of threads fit on a processor. */
+ * Limits by count: each mma needs 12 more instructions for its 4 results per thread (remove the bias, multiply by two
+ * scales, add). These are 24 cycles of a scheduler's float32 units on sm_80 and 12 on sm_90, where the mma takes 8 and
+ * 4. The kernel thus reaches at most a third of the int8 peak, which is two thirds of the bf16 peak. A tile of 128 x
+ * 128 reads 8.6 KiB per block of columns for 2^19 products. Copy loops are not unrolled, so that 128 registers suffice
+ * and two thread blocks fit on a multiprocessor. */
 #include "config.h"
 
 #include "kernels/cuda/blocks.cuh"
 
-/* A tile: X rows of x by WARPS groups of w, STEP blocks of columns at a time, two such stages in shared memory. */
+/* A tile: X rows of x times WARPS groups of w, STEP blocks of columns at a time, in two stages of shared memory. */
 enum { X = 128, WARPS = 8, STEP = 2 };
 template <dtype TYPE> struct stage {
     enum {
         BLOCK_BYTES = QBLOCK_SCALES + QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2),
-        X_STRIDE = STEP * QBLOCK_COLS + 16, /* 16 bytes more: eight rows then lie in different banks */
+        X_STRIDE = STEP * QBLOCK_COLS + 16, /* 16 bytes of padding put eight rows into different banks */
         W_AT = X * X_STRIDE,
         SCALE_AT = W_AT + WARPS * STEP * BLOCK_BYTES,
         BYTES = SCALE_AT + STEP * X * (int)sizeof(float)
     };
 };
 
-/* Starts to copy blocks b, b + 1, ... of x and w; behind the ends there are zeros. */
+/* Starts copying blocks b, b + 1, ... of x and w; zeros past the ends. */
 template <dtype TYPE>
 static __device__ __forceinline__ void start_stage(unsigned char *to, const block_product &p, size_t b)
 {
@@ -50,12 +50,12 @@ static __device__ __forceinline__ void start_stage(unsigned char *to, const bloc
 #pragma unroll 1
     for (int i = threadIdx.x; i < STEP * X / 4; i += 32 * WARPS) {
         size_t at = b + i / (X / 4), row = x0 + i % (X / 4) * 4;
-        bool inside = at < p.blocks && row < p.n; /* up to three scales behind the last row: nobody reads their sums */
+        bool inside = at < p.blocks && row < p.n; /* up to three scales past the last row; their sums are unused */
         copy16_async(to + s::SCALE_AT + i * 16, p.scale + (inside ? at * scales_padded(p.n) + row : 0), inside);
     }
 }
 
-/* The codes of a block as the left side of a product: words i / 2 for columns below and above 16, i % 2 for rows. */
+/* Loads the codes of a block as the left operand: words i / 2 for columns below and above 16, i % 2 for rows. */
 template <dtype TYPE> static __device__ __forceinline__ void load_codes(unsigned a[4], const unsigned char *block)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -73,7 +73,7 @@ template <dtype TYPE> static __device__ __forceinline__ void load_codes(unsigned
     }
 }
 
-/* One block of the warp's group by one of all rows of x, added to sum. */
+/* Adds the product of a block of the warp's group and the same columns of all rows of x. */
 static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsigned a[4], const float d[2],
                                                  const unsigned char *x, int stride, const float *scale)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of few rows of x with weights in elements, bound by the bytes of the weights: each lane always has several
- * loads of them under way, of which one follows as soon as one is used. bf16 goes through the tensor cores, with x in
- * three parts of bf16 that together are x, so that all products are exact; the other types through the float32 units.
- * A row of x has a column of the tensor cores' tile of its own: its bits do not depend on the other rows. */
+/* Products of few rows of x with weights stored as elements, bound by the bytes of the weights. Each lane always has
+ * several weight loads in flight, and each use starts the next load. bf16 uses the tensor cores, with x split into
+ * three bf16 parts whose sum is x, so that all products are exact. The other types use the float32 units. A row of x
+ * has its own column of the tensor core tile, so its bits do not depend on the other rows. */
 #include "config.h"
 
 #include <type_traits>
 
 #include "kernels/cuda/product.cuh"
 
-/* Of 32 lanes, lane 4 g + t has columns N t .. + N of rows g and g + 8 of a tile. */
+/* Lane 4 g + t of a warp has columns N t .. + N of rows g and g + 8 of a tile. */
 enum { LANES = 4 };
 
-/* N elements of a row of w: 16 bytes, or one element where rows do not start at multiples of 16 bytes. */
+/* N elements of a row of w: 16 bytes, or one element if rows do not start at multiples of 16 bytes. */
 template <class T, int N> struct weight_piece {
     uint4 v = {0, 0, 0, 0};
     __device__ __forceinline__ void load(const T *p, bool inside)
@@ -36,7 +36,7 @@ template <class T> struct weight_piece<T, 1> {
     }
 };
 
-/* N columns of a row of x, normed with weights from norm on. */
+/* Loads N columns of a row of x; with NORM, normed with weights from norm on. */
 template <class T, int N, bool NORM>
 static __device__ __forceinline__ void load_x(float v[N], const float *x, const T *norm, float scale)
 {
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void load_x(float v[N], const float *x, const 
     }
 }
 
-/* Rows of x from x0 on, those behind the last like the first of them, and their norm. */
+/* Rows of x from x0 on, with their norm. Rows past the last repeat the first. */
 template <class T, int M> struct x_tile {
     const float *x, *scale;
     const T *norm;
@@ -68,8 +68,8 @@ template <class T, int M> struct x_tile {
     }
 };
 
-/* What a warp has of a tile of each of JOBS. add: pieces of w by x from column c on; inside: without it x counts as 0.
- */
+/* A warp's sums for a tile of each of JOBS. add: multiplies pieces of w with x from column c on; x is 0 if inside is
+ * false. */
 template <class T, int N, int M, int JOBS, bool NORM> struct sums {
     float s[2 * JOBS][M] = {};
 
@@ -103,7 +103,7 @@ template <class T, int N, int M, int JOBS, bool NORM> struct sums {
     }
 };
 
-/* x in parts of 8 bits of its mantissa each: word i of part k has columns 2 i and 2 i + 1. */
+/* Splits x into parts of 8 mantissa bits: word i of part k has columns 2 i and 2 i + 1. */
 static __device__ __forceinline__ void split_x(unsigned part[3][4], const float v[8])
 {
 #pragma unroll
@@ -113,14 +113,14 @@ static __device__ __forceinline__ void split_x(unsigned part[3][4], const float 
         for (int k = 0; k < 3; k++) {
             unsigned u = __float_as_uint(a), w = __float_as_uint(b) & 0xffff0000u;
             part[k][i] = u >> 16 | w;
-            a -= __uint_as_float(u & 0xffff0000u); /* of an infinite number NaN */
+            a -= __uint_as_float(u & 0xffff0000u); /* NaN for infinity */
             b -= __uint_as_float(w);
         }
     }
 }
 
-/* On tensor cores: columns 8 t .. + 8 of a lane are 2 of each of its words, for w and for x alike. The parts behind the
- * first have sums of their own, so that fewer numbers are added to the large ones. */
+/* Sums on tensor cores. A lane's columns 8 t .. + 8 are 2 in each of its words, for w and x alike. The second and third
+ * part have separate sums, so that fewer numbers are added to the large ones. */
 template <int M, int JOBS, bool NORM> struct sums<__nv_bfloat16, 8, M, JOBS, NORM> {
     float high[JOBS][M / 8][4] = {}, low[JOBS][M / 8][4] = {};
 
@@ -159,13 +159,13 @@ template <int M, int JOBS, bool NORM> struct sums<__nv_bfloat16, 8, M, JOBS, NOR
     }
 };
 
-/* Whether the products are of the tensor cores; blocks of threads that fit on a processor, by registers. */
+/* True if the products use the tensor cores; number of thread blocks per multiprocessor, limited by registers. */
 template <class T, int N> constexpr bool TENSOR = std::is_same<T, __nv_bfloat16>::value &&N == 8;
 template <class T, int N, int M, int JOBS, bool DEEP>
 constexpr int FIT = !DEEP && (M == 1 || (TENSOR<T, N> && M == MOST_X && JOBS == 1)) ? 3 : 2;
 
-/* Warps take pieces of LANES x N columns in turn, AHEAD of them under way: one is asked for as soon as one is used.
- * Each adds its own in ascending order, then the warps are added. DEEP: for launches that leave registers unused. */
+/* Warps take pieces of LANES x N columns in turn with AHEAD loads in flight: each use starts the next load. Each warp
+ * adds its pieces in ascending order, then the warps are added. DEEP: for launches that leave registers unused. */
 template <class T, int N, int M, int JOBS, bool NORM, bool DEEP>
 static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS, DEEP>) gemv_k(products p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables of hashes (ops_lsh.h): codes, tables and samples have the bits of ref. No word is written by two threads but
- * by operations on whole numbers, whose order does not matter. */
+/* Hash tables (ops_lsh.h). Codes, tables and samples have the bits of ref. Words written by several threads are only
+ * modified by integer operations, whose order does not matter. */
 #include "config.h"
 
 #include "kernels/cuda/radix.cuh"
@@ -8,16 +8,16 @@
 #include "kernels/ops_lsh.h"
 
 enum {
-    TOKENS = 32,    /* that a block hashes, a lane each */
-    HASH_WARPS = 4, /* with a table each */
+    TOKENS = 32,    /* hashed per block, one per lane */
+    HASH_WARPS = 4, /* with one table each */
     PLANES = 4,     /* of a table, at once */
     HASH_PARTS = 4, /* blocks that share the tables */
-    SORT_WARPS = 8, /* with a slice of the tokens each */
+    SORT_WARPS = 8, /* with one slice of the tokens each */
     BUCKETS = 1024, /* of a table that are filled at once */
-    MARK_WARPS = 8, /* with a table each */
+    MARK_WARPS = 8, /* with one table each */
     LIST_BLOCK = 1024,
-    BIAS_WARPS = 8, /* with a token each */
-    BIAS_GRID = 64  /* blocks a head */
+    BIAS_WARPS = 8, /* with one token each */
+    BIAS_GRID = 64  /* blocks per head */
 };
 
 typedef struct {
@@ -38,7 +38,7 @@ static lsh_args args_of(const lsh_index *x)
 
 /* ---- hashes ---- */
 
-/* The 16 partial sums in the order of ops_select.h. */
+/* Sums the 16 partial sums in the order of ops_select.h. */
 static __device__ __forceinline__ float sum16(const float p[PARTS])
 {
     float q[4];
@@ -48,7 +48,7 @@ static __device__ __forceinline__ float sum16(const float p[PARTS])
     return __fadd_rn(__fadd_rn(q[0], q[1]), __fadd_rn(q[2], q[3]));
 }
 
-/* |key| of a lane's token; key [width][TOKENS]. */
+/* Returns |key| of a lane's token; key [width][TOKENS]. */
 static __device__ float norm_of(const float *key, int width)
 {
     float p[PARTS] = {};
@@ -61,7 +61,7 @@ static __device__ float norm_of(const float *key, int width)
     return __fsqrt_rn(sum16(p));
 }
 
-/* On which sides of PLANES planes [PLANES][width] a lane's token lies, the first plane's as bit 0. */
+/* Returns the sides of PLANES planes [PLANES][width] on which a lane's token lies, the first plane's as bit 0. */
 static __device__ __forceinline__ unsigned sides_of(const float *key, const float *plane, int width)
 {
     float p[PLANES][PARTS] = {};
@@ -86,8 +86,8 @@ static __device__ __forceinline__ unsigned sides_of(const float *key, const floa
     return code;
 }
 
-/* A block has TOKENS tokens and, of the tables, a share of its warps'. Shared: keys [width][TOKENS], then planes
- * [HASH_WARPS][PLANES][width]; width: channels and zeros behind them. */
+/* A block has TOKENS tokens and every HASH_PARTS-th group of tables. Shared: keys [width][TOKENS], then planes
+ * [HASH_WARPS][PLANES][width]. width: number of channels, padded with zeros. */
 template <class T>
 static __global__ void __launch_bounds__(32 * HASH_WARPS)
     hash_k(lsh_args x, half_rows rows, int head, unsigned short *code, slot_range range, int width)
@@ -96,11 +96,11 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t first = range.first + (int64_t)blockIdx.x * TOKENS, end = range.first + range.n, t = first + lane;
     float *plane = key + width * TOKENS + warp * PLANES * width;
-    if constexpr (in_blocks<T>) /* a warp has a row */
+    if constexpr (in_blocks<T>) /* one warp per row */
         for (int i = warp; i < TOKENS; i += HASH_WARPS) {
             float k[ROW_BLOCKS_MAX];
             size_t slot = (size_t)(first + i < end ? first + i : first);
-            get_row(k, row_of<T>(rows.exact, head * rows.cap + slot, x.dim), x.dim, rows.turned);
+            get_row(k, row_of<T>(rows.exact, head * rows.cap + slot, x.dim), x.dim, rows.rotated);
 #pragma unroll
             for (int b = 0; b < ROW_BLOCKS_MAX; b++) {
                 int c = b * ROW_BLOCK + lane;
@@ -151,7 +151,7 @@ static void hash(backend *be, buf code, const lsh_index *index, const kv_rows *r
 
 /* ---- tables ---- */
 
-/* The lanes whose code is this one's, of those that are `in`. */
+/* Returns the lanes with the same code as this one, among those with `in`. */
 static __device__ __forceinline__ unsigned same_code(unsigned code, bool in, int bits)
 {
     unsigned same = __ballot_sync(ALL_LANES, in);
@@ -163,9 +163,9 @@ static __device__ __forceinline__ unsigned same_code(unsigned code, bool in, int
     return same;
 }
 
-/* counts[w][b] becomes where warp w's first token of bucket `low + b` goes; `at`: entries of lower buckets. The borders
- * of these buckets are written. Returns the entries of these and lower ones. */
-static __device__ int64_t places_of(int (*counts)[BUCKETS], int32_t *start, int low, int n, int64_t at)
+/* Replaces counts[w][b] by the index of warp w's first token of bucket `low + b`. `at`: number of entries of lower
+ * buckets. Writes the borders of these buckets. Returns the number of entries of these and lower buckets. */
+static __device__ int64_t start_buckets(int (*counts)[BUCKETS], int32_t *start, int low, int n, int64_t at)
 {
     SHARED(int64_t, room, [MOST_WARPS]);
     for (int b0 = 0; b0 < n; b0 += 32 * SORT_WARPS) {
@@ -186,7 +186,8 @@ static __device__ int64_t places_of(int (*counts)[BUCKETS], int32_t *start, int 
     return at;
 }
 
-/* A block has a table. Each warp counts its slice of the tokens, then puts them behind those of the slices before. */
+/* One block per table. Each warp counts its slice of the tokens, then writes them after those of the preceding
+ * slices. */
 static __global__ void __launch_bounds__(32 * SORT_WARPS)
     fill_k(lsh_args x, int head, const unsigned short *codes, slot_range range)
 {
@@ -204,15 +205,15 @@ static __global__ void __launch_bounds__(32 * SORT_WARPS)
         for (int64_t t = from + lane; t < to; t += 32)
             if (code[t] >= low && code[t] < low + n) atomicAdd(&counts[warp][code[t] - low], 1);
         __syncthreads();
-        at = places_of(counts, start, low, n, at);
+        at = start_buckets(counts, start, low, n, at);
         for (int64_t t0 = from; t0 < to; t0 += 32) {
             unsigned mine = t0 + lane < to ? code[t0 + lane] : 0;
             bool in = t0 + lane < to && (int)mine >= low && (int)mine < low + n;
             unsigned same = same_code(mine, in, x.bits), before = same & ((1u << lane) - 1);
-            int place = in ? counts[warp][mine - low] + __popc(before) : 0;
-            if (in) entry[place] = (int32_t)(t0 + lane);
+            int target = in ? counts[warp][mine - low] + __popc(before) : 0;
+            if (in) entry[target] = (int32_t)(t0 + lane);
             __syncwarp();
-            if (in && before == 0) counts[warp][mine - low] = place + __popc(same);
+            if (in && before == 0) counts[warp][mine - low] = target + __popc(same);
             __syncwarp();
         }
     }
@@ -236,18 +237,18 @@ typedef struct {
     lsh_args x;
     half_rows rows;
     const float *q;
-    int group; /* query heads of a kv head */
+    int group; /* query heads per kv head */
     slot_range range;
     int32_t *idx;
     float *bias;
     int64_t *list;
-    unsigned *hits; /* of each head: tokens that were hit, then those hit again, a bit each */
+    unsigned *hits; /* per head: a bit for each token hit, then a bit for each token hit again */
     size_t words;   /* of one of the two */
     size_t row_bytes;
     unsigned long long *read;
 } sample_args;
 
-/* A warp has a table of a head: the query's bucket, whose tokens it marks. */
+/* A warp has a table of a head: finds the query's bucket and marks its tokens. */
 static __global__ void __launch_bounds__(32 * MARK_WARPS) mark_k(sample_args j)
 {
     const lsh_args &x = j.x;
@@ -314,7 +315,7 @@ template <class T> static __global__ void __launch_bounds__(32 * BIAS_WARPS) bia
         float dot = 0, by = length * x.norm[kv_head * x.cap + t];
         if constexpr (in_blocks<T>) {
             float k[ROW_BLOCKS_MAX];
-            get_row(k, row_of<T>(j.rows.exact, kv_head * j.rows.cap + (size_t)t, x.dim), x.dim, j.rows.turned);
+            get_row(k, row_of<T>(j.rows.exact, kv_head * j.rows.cap + (size_t)t, x.dim), x.dim, j.rows.rotated);
 #pragma unroll
             for (int b = 0; b < ROW_BLOCKS_MAX; b++)
                 if (b * ROW_BLOCK < x.dim) dot += q[b * ROW_BLOCK + lane] * (k[b] - mean[b * ROW_BLOCK + lane]);
@@ -325,7 +326,7 @@ template <class T> static __global__ void __launch_bounds__(32 * BIAS_WARPS) bia
     }
 }
 
-/* The keys of the samples out of a store with codes. */
+/* Counts the keys of the samples in a store with quantized rows. */
 static void count_codes(backend *be, const lsh_job *job)
 {
     attn_args keys;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. Its communicator lives as
- * long as the process: to destroy it is a call of all ranks, for which one that fails alone would wait. */
+/* Sums over GPUs with NCCL, one process per GPU. The library is opened if there are several ranks. The communicator is
+ * never destroyed: ncclCommDestroy is called by all ranks together, so a rank that fails alone would wait for the
+ * others. */
 #include "config.h"
 
 #include "kernels/comm.h"
@@ -39,7 +40,7 @@ static status find_calls(cuda_nccl *n, err *e)
     return ST_OK;
 }
 
-/* 2.18.3 as 21803, since 2.9. */
+/* 2.18.3 is encoded as 21803, since 2.9. */
 static void set_name(cuda_nccl *n)
 {
     int v = 0;
@@ -47,7 +48,7 @@ static void set_name(cuda_nccl *n)
     snprintf(n->name, sizeof n->name, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-/* All ranks learn the first one's id; a rank that has none says so first, and all end. */
+/* Broadcasts the first rank's id. If it has none, it sends its error code and all ranks fail. */
 static status join(cuda_nccl *n, comm *ranks, err *e)
 {
     struct {
@@ -107,8 +108,7 @@ const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t c
 
 status cuda_nccl_create(cuda_nccl **, comm *ranks, cudaStream_t, err *e)
 {
-    return err_set(e, ST_UNSUPPORTED,
-                   "--device cuda: %d ranks need NCCL, whose nccl.h was not there when this was built", ranks->size);
+    return err_set(e, ST_UNSUPPORTED, "--device cuda: built without NCCL (no nccl.h); %d ranks need it", ranks->size);
 }
 
 void cuda_nccl_free(cuda_nccl *)

@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of the host's memory that come to the device before an attention reads them. A row is looked for at one place of
- * the cache; of those that miss and want the same place the last one takes it, unless its row is asked for too. What
- * finds no place is read where it lies. Rows are copies: which of them are here decides no bit of a result. */
+/* Rows in host memory that are copied to the device before attention reads them. Each slot maps to one row of the
+ * cache. Among misses that map to the same row the highest slot takes it, unless the occupying row is also needed.
+ * Other misses are read from host memory. Since device rows are copies, the content of the cache does not affect the
+ * bits of results. */
 #include "config.h"
 
 #include "kernels/cuda/attention.cuh"
 
-enum { BLOCK = 512, AHEAD = 4 /* rows that a warp has under way */, COUNT_BLOCKS = 64, FOUND = INT32_MAX };
+enum { BLOCK = 512, AHEAD = 4 /* rows in flight per warp */, COUNT_BLOCKS = 64, FOUND = INT32_MAX };
 
-/* The entries of all lists of a kv head, one after the other. */
+/* The entries of all lists of a kv head, one list after the other. */
 struct head_lists {
     const attn_args &j;
-    int head, per; /* lists of it */
+    int head, per; /* number of its lists */
 
     __device__ head_lists(const attn_args &job) : j(job), head(blockIdx.x), per(job.n_units / job.n_kv_heads)
     {
     }
 
-    /* Calls f(slot, is there one) for the entries of this thread; all lanes of a warp together. */
+    /* Calls f(slot, exists) for the entries of this thread; called by all lanes of a warp together. */
     template <class F> __device__ __forceinline__ void each(F &&f) const
     {
         for (int i = 0; i < per; i++) {
             attn_unit u = unit_of(j, head * per + i);
             int64_t lo, hi;
             visible(j, u, 0, lo, hi);
-            int from = (int)(u.first + lo), to = (int)(u.first + hi); /* of the list's room; slots are i32 */
+            int from = (int)(u.first + lo),
+                to = (int)(u.first + hi); /* indices into the list's buffer; slots are i32 */
             for (int at = from + (int)(blockIdx.y * BLOCK); at < to; at += (int)(gridDim.y * BLOCK)) {
                 int e = at + (int)threadIdx.x;
                 f(e < to ? (int)slot_at(u, e) : 0, e < to);
@@ -43,7 +45,7 @@ static __device__ void add_counts(const near_args &n, unsigned long long asked, 
     if (bytes) atomicAdd(&n.count[NEAR_LINK], bytes);
 }
 
-/* What a list without a choice reads: all of a range, of which nothing is brought. */
+/* Counts the reads of a contiguous list: the whole range, none of which is copied. */
 static __global__ void __launch_bounds__(BLOCK) count_k(attn_args j)
 {
     head_lists lists(j);
@@ -55,14 +57,14 @@ static __global__ void __launch_bounds__(BLOCK) count_k(attn_args j)
     add_counts(j.near, 2 * asked, 2 * found, 2 * (asked - found) * j.row_bytes);
 }
 
-/* K and V of the rows of those lanes that have `won`, by all of a warp. */
+/* Copies K and V of the rows of the lanes that have `won`, with the whole warp. */
 template <class U> static __device__ void copy_rows(const attn_args &j, int head, int slot, bool won)
 {
     const near_args &n = j.near;
     size_t units = j.row_bytes / sizeof(U);
     for (unsigned left = __ballot_sync(ALL_LANES, won); left;) {
         size_t from[AHEAD];
-        unsigned to[AHEAD]; /* of the device's copies: less than 2^32 units */
+        unsigned to[AHEAD]; /* within the device copies: less than 2^32 units */
         int m = 0;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -88,7 +90,7 @@ template <class U> static __device__ void copy_rows(const attn_args &j, int head
     }
 }
 
-/* A block has a kv head, so that its places are settled between barriers. */
+/* One block per kv head, so that barriers separate the steps of the assignment. */
 template <class U> static __global__ void __launch_bounds__(BLOCK) bring_k(attn_args j)
 {
     const near_args &n = j.near;

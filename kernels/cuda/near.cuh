@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of the host's memory of which the device holds some (kv_near in ops_tier.h), as kernels read them. */
+/* Rows in host memory of which the device holds some copies (kv_near in ops_tier.h), as kernels read them. */
 #ifndef KERNELS_CUDA_NEAR_CUH
 #define KERNELS_CUDA_NEAR_CUH
 
@@ -9,8 +9,8 @@
 typedef struct {
     unsigned char *k, *v; /* NULL: none */
     int32_t *ring, *tag, *claim;
-    unsigned long long *count; /* NULL: rows lie on the device, or nobody counts */
-    int64_t first, rows;       /* rows: of a head */
+    unsigned long long *count; /* NULL: rows are on the device, or reads are not counted */
+    int64_t first, rows;       /* rows: number per head */
     unsigned window, slots;
     bool exact;
 } near_args;
@@ -29,7 +29,7 @@ static inline near_args near_of(const kv_rows *r)
     return a;
 }
 
-/* The row of a head that has a slot for good or as one of the newest; -1: none has. */
+/* Returns the row of a head that holds a permanent slot or one of the newest; -1: none. */
 static __device__ __forceinline__ int64_t kept_row(const near_args &n, int64_t slot)
 {
     if (slot < n.first) return slot;
@@ -37,7 +37,7 @@ static __device__ __forceinline__ int64_t kept_row(const near_args &n, int64_t s
     return n.window && n.ring[s] == slot + 1 ? n.first + s : -1;
 }
 
-/* The row of all heads' that holds a slot of one; -1: the host's memory alone does. */
+/* Returns the device row, counted over all heads, that holds a head's slot; -1: only host memory has it. */
 static __device__ __forceinline__ int64_t near_row(const near_args &n, int head, int64_t slot)
 {
     int64_t row = kept_row(n, slot);
@@ -46,14 +46,14 @@ static __device__ __forceinline__ int64_t near_row(const near_args &n, int head,
     return row < 0 ? -1 : head * n.rows + row;
 }
 
-/* As row_reader of exact rows, or block_reader, from where they are nearest. */
+/* Reader like row_reader for float rows or block_reader; it reads the device copy if there is one, else host memory. */
 template <class T, int N> struct near_reader {
     const half_rows &r;
     int head;
     const near_args &n;
     const T *near;
 
-    /* Negative: -1 - a row of the device's. */
+    /* Returns the row of a slot. Negative: -1 - a row on the device. */
     __device__ __forceinline__ int64_t row_at(size_t slot) const
     {
         int64_t row = near_row(n, head, (int64_t)slot);

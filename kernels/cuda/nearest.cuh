@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The nearest centroid of each key (ops_kmeans.h), for a block of threads: a tile of keys by tiles of centroids, whose
- * sums a thread has in registers and adds up channel by channel. */
+/* Nearest centroid of each key (ops_kmeans.h), by one thread block: a tile of keys times tiles of centroids. A thread
+ * keeps its sums in registers and accumulates them channel by channel. */
 #ifndef KERNELS_CUDA_NEAREST_CUH
 #define KERNELS_CUDA_NEAREST_CUH
 
@@ -13,18 +13,18 @@ enum {
     NEAR_SIDE = 16, /* threads that share a key, and a centroid */
     NEAR_EACH = NEAR_TILE / NEAR_SIDE,
     NEAR_BLOCK = NEAR_SIDE * NEAR_SIDE,
-    NEAR_CHANNELS = 16 /* at once */
+    NEAR_CHANNELS = 16 /* loaded at once */
 };
 
 typedef struct {
     float x[NEAR_CHANNELS][NEAR_TILE + 1], c[NEAR_CHANNELS][NEAR_TILE + 1], bias[NEAR_TILE];
 } near_tile;
 
-/* The centroids of all sub-spaces of all heads: unit i is sub-space i mod parts of head i / parts. */
+/* Centroids of all subspaces of all heads: unit i is subspace i mod parts of head i / parts. */
 typedef struct {
     const void *p;
     size_t cap;
-    int count, parts, dim; /* dim: channels of a sub-space */
+    int count, parts, dim; /* dim: channels of a subspace */
     bool half, l2;
 } centroids;
 
@@ -34,7 +34,7 @@ static __device__ __forceinline__ float centroid_at(const centroids &c, size_t u
     return c.half ? to_f32(((const __half *)c.p)[at]) : ((const float *)c.p)[at];
 }
 
-/* Channels [from, from + NEAR_CHANNELS) of the centroids from `first` on; zeros behind the ends. */
+/* Loads channels [from, from + NEAR_CHANNELS) of the centroids from `first` on; zeros past the ends. */
 static __device__ __forceinline__ void load_centroids(near_tile *t, const centroids &c, size_t unit, int first,
                                                       int from)
 {
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void load_centroids(near_tile *t, const centro
     }
 }
 
-/* What the sums of a tile's centroids begin with. Ends with a barrier. */
+/* Sets the initial values of the sums of a tile's centroids. Ends with a barrier. */
 static __device__ __forceinline__ void set_biases(near_tile *t, const centroids &c, size_t unit, int first)
 {
     float sum = 0;
@@ -60,8 +60,8 @@ static __device__ __forceinline__ void set_biases(near_tile *t, const centroids 
     __syncthreads();
 }
 
-/* Sums of a tile of keys with a tile of centroids: thread (x, y) has keys y + 16 i by centroids x + 16 k. keys.at(head,
- * i, c): channel c of key i of a head. */
+/* Computes the sums of a tile of keys with a tile of centroids: thread (x, y) has keys y + 16 i and centroids x + 16 k.
+ * keys.at(head, i, c) returns channel c of key i of a head. */
 template <class K>
 static __device__ __forceinline__ void near_sums(float sum[NEAR_EACH][NEAR_EACH], near_tile *t, const K &keys,
                                                  const centroids &c, size_t unit, int64_t key, int64_t n, int first)
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void near_sums(float sum[NEAR_EACH][NEAR_EACH]
     }
 }
 
-/* Thread (x, y) returns in best[i] the centroid nearest to key y + 16 i of the tile that begins with `key`. */
+/* Returns in best[i] of thread (x, y) the centroid nearest to key y + 16 i of the tile that starts at `key`. */
 template <class K>
 static __device__ __forceinline__ void near_keys(int best[NEAR_EACH], near_tile *t, const K &keys, const centroids &c,
                                                  size_t unit, int64_t key, int64_t n)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Norms and gates, for the kernels that are these ops and for those that do them on the way: the same bits. */
+/* Norms and gates, for the kernels of these ops and for kernels that include them: the same bits. */
 #ifndef KERNELS_CUDA_NORM_CUH
 #define KERNELS_CUDA_NORM_CUH
 
 #include "kernels/cuda/dev.cuh"
 
-enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32 }; /* that share a row; of fewer columns, fewer */
+enum {
+    NORM_THREADS = 256,
+    NORM_WARPS = NORM_THREADS / 32
+}; /* threads that share a row; fewer if it has fewer columns */
 
-/* Sums of squares of R rows of x, of those below n, to part [warp][M]: a thread has every NORM_THREADS-th four columns.
- */
+/* Writes the sums of squares of R rows of x (those below n) to part [warp][M]. A thread takes every NORM_THREADS-th
+ * group of four columns. */
 template <bool WIDE, int R, int M>
 static __device__ __forceinline__ void square_sums(float *part, const float *x, size_t n, size_t cols)
 {
@@ -36,8 +39,8 @@ static __device__ __forceinline__ void square_sums(float *part, const float *x, 
     }
 }
 
-/* scale[m], m < n <= M, of rows of x: by what rmsnorm multiplies them. part: NORM_WARPS x M numbers of shared memory,
- * unused before. WIDE: rows of x are whole float4s. Ends with a barrier. */
+/* Writes scale[m], m < n <= M, the factor by which rmsnorm multiplies row m of x. part: NORM_WARPS x M floats of shared
+ * memory, unused before. WIDE: rows of x are whole float4s. Ends with a barrier. */
 template <bool WIDE, int M>
 static __device__ __forceinline__ void norm_scales(float *scale, float *part, const float *x, size_t n, size_t cols,
                                                    float eps)
@@ -55,7 +58,7 @@ static __device__ __forceinline__ void norm_scales(float *scale, float *part, co
     __syncthreads();
 }
 
-/* Of one row, whatever it is. */
+/* Writes the scale of one row, of any alignment. */
 static __device__ __forceinline__ void norm_scale(float *scale, float *part, const float *x, size_t cols, float eps)
 {
     if (cols % 4 == 0 && (uintptr_t)x % sizeof(float4) == 0) norm_scales<true, 1>(scale, part, x, 1, cols, eps);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV (ops_paris.h), to the bits of ref. NB is the number of blocks of 8 channels, a power of two; where a warp has
+/* ParisKV (ops_paris.h), with the bits of ref. NB is the number of blocks of 8 channels, a power of two. If a warp has
  * a vector, lane l has channels l, l + 32, ..., so that 8 neighbouring lanes have a block. */
 #include "config.h"
 
@@ -12,9 +12,9 @@ enum {
     BLOCK = 256,
     WARPS = BLOCK / 32,
     SLICES = 16,     /* of the tokens of a mean */
-    COUNT_GRID = 64, /* blocks a head that count */
-    COPIES = 8,      /* of a histogram, so that lanes with equal scores do not wait for each other */
-    FEW = 1024,      /* scores of a chunk; MANY of long contexts */
+    COUNT_GRID = 64, /* counting blocks per head */
+    COPIES = 8,      /* of a histogram, so that lanes with equal scores do not conflict */
+    FEW = 1024,      /* scores per chunk; MANY for long contexts */
     MANY = 4096,
     LONG = 1 << 18
 };
@@ -73,7 +73,7 @@ template <int NB> struct vec {
     float x[N];
 };
 
-/* ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)) of 8 neighbouring lanes, in each. */
+/* Returns ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)) over 8 neighbouring lanes, in each. */
 static __device__ __forceinline__ float sum8(float s)
 {
     s = __fadd_rn(s, __shfl_xor_sync(ALL_LANES, s, 4));
@@ -81,7 +81,7 @@ static __device__ __forceinline__ float sum8(float s)
     return __fadd_rn(s, __shfl_xor_sync(ALL_LANES, s, 1));
 }
 
-/* |v|^2: lane i sums the channels i mod 8 in ascending order. */
+/* Returns |v|^2: lane i sums the channels i mod 8 in ascending order. */
 template <int NB> static __device__ __forceinline__ float square(const vec<NB> &v)
 {
     int lane = threadIdx.x % PARIS_SUBSPACE;
@@ -117,7 +117,7 @@ template <int NB> static __device__ __forceinline__ void hadamard(vec<NB> &v, fl
     for (int i = 0; i < v.N; i++) v.x[i] = __fmul_rn(v.x[i], by);
 }
 
-/* Normalises and rotates; returns the norm. */
+/* Normalizes and rotates; returns the norm. */
 template <int NB> static __device__ __forceinline__ float rotate(const paris &x, vec<NB> &v)
 {
     int lane = threadIdx.x % 32;
@@ -141,18 +141,18 @@ template <class T> struct key_rows {
     const int32_t *at; /* NULL: a slot is a row */
     size_t cap;
     int dim;
-    bool turned;
+    bool rotated;
 
     __device__ const T *row(int head, int64_t slot) const
     {
         return row_of<T>(k, head * cap + (size_t)(at ? at[slot] : slot), dim);
     }
-    /* Channels l + 32 i into numbers i of lane l. */
+    /* Loads channel l + 32 i into x[i] of lane l. */
     template <int N> __device__ __forceinline__ void load(float (&x)[N], int head, int64_t slot) const
     {
         if constexpr (in_blocks<T>) {
             float all[ROW_BLOCKS_MAX];
-            get_row(all, row(head, slot), dim, turned);
+            get_row(all, row(head, slot), dim, rotated);
             for (int i = 0; i < N; i++) x[i] = all[i];
         } else {
             int lane = (int)threadIdx.x % 32;
@@ -163,17 +163,17 @@ template <class T> struct key_rows {
     }
     __device__ float element(int head, int64_t slot, int c) const
     {
-        return element_in(row(head, slot), dim, c, turned);
+        return element_in(row(head, slot), dim, c, rotated);
     }
 };
 
 template <class T> static key_rows<T> rows_of(const kv_rows *r)
 {
     return {ptr<T>(r->k), r->codes.bits ? ptr<int32_t>(r->codes.k_at) : NULL, r->cap, (int)r->head_dim,
-            (r->turned & KV_TURNED_K) != 0};
+            (r->rotated & KV_ROTATED_K) != 0};
 }
 
-/* A block has 32 channels of a head, a warp a slice of the tokens. */
+/* A block has 32 channels of a head, and each warp a slice of the tokens. */
 template <class T>
 static __global__ void __launch_bounds__(32 * SLICES) mean_k(paris x, key_rows<T> rows, slot_range range)
 {
@@ -201,14 +201,14 @@ void cuda_paris_mean(backend *be, const paris_index *index, const kv_rows *rows,
     });
 }
 
-/* As half.h rounds, NaN included. */
+/* Rounds like half.h, including NaN. */
 static __device__ __forceinline__ unsigned bf16_bits(float x)
 {
     unsigned u = __float_as_uint(x);
     return (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 
-/* Id and code of the blocks of one register into a row [5 NB bytes code][NB ids] of shared memory. */
+/* Encodes the blocks of one register into a row [5 NB bytes code][NB ids] in shared memory. */
 template <int NB>
 static __device__ __forceinline__ void encode_blocks(unsigned char *out, const paris &x, float v, int first, float norm)
 {
@@ -231,13 +231,13 @@ static __device__ __forceinline__ void encode_blocks(unsigned char *out, const p
     out[PARIS_CODE * NB + b] = (unsigned char)id;
 }
 
-/* n bytes of shared memory, rows of 4-byte words where U is unsigned. */
+/* Copies n bytes from shared memory; rows are 4-byte words if U is unsigned. */
 template <class U> static __device__ __forceinline__ void copy_row(unsigned char *to, const unsigned char *from, int n)
 {
     for (int i = threadIdx.x % 32; i < n / (int)sizeof(U); i += 32) ((U *)to)[i] = ((const U *)from)[i];
 }
 
-/* A warp has a key. */
+/* One warp per key. */
 template <class T, int NB>
 static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> rows, slot_range range)
 {
@@ -277,7 +277,7 @@ void cuda_paris_encode(backend *be, const paris_index *index, const kv_rows *row
     });
 }
 
-/* A warp has a query. */
+/* One warp per query. */
 template <int NB> static __global__ void query_k(paris x, float *y, float *norm, const float *q)
 {
     int lane = threadIdx.x, head = blockIdx.x;
@@ -304,7 +304,7 @@ void cuda_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const
 
 /* ---- collisions ---- */
 
-/* The ids of a token, four a word. */
+/* Loads the ids of a token, four per word. */
 template <int NB> static __device__ __forceinline__ void load_ids(unsigned w[(NB + 3) / 4], const unsigned char *p)
 {
     if constexpr (NB == 1) {
@@ -326,7 +326,7 @@ template <int NB> static __device__ __forceinline__ void load_ids(unsigned w[(NB
 }
 
 typedef struct {
-    int64_t from[4], to[4]; /* tokens to take from the counts: 0 and 1; to add: 2 and 3 */
+    int64_t from[4], to[4]; /* ranges of tokens: 0 and 1 are subtracted from the counts, 2 and 3 are added */
 } moves;
 
 static __device__ __forceinline__ int64_t clamp(int64_t v, int64_t lo, int64_t hi)
@@ -340,7 +340,8 @@ static __device__ __forceinline__ moves moves_of(const int64_t *counted, slot_ra
     return {{a, clamp(d, clamp(c, a, b), b), c, clamp(b, clamp(a, c, d), d)}, {clamp(c, a, b), b, clamp(a, c, d), d}};
 }
 
-/* A block counts its tokens in shared memory, then adds what is not 0: whole numbers, in any order. */
+/* A block counts its tokens in shared memory, then adds nonzero counts. They are integers, so their order does not
+ * matter. */
 template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris x, slot_range range)
 {
     SHARED(int, bins, [NB * PARIS_PATTERNS]);
@@ -365,7 +366,7 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris 
         if (bins[i] != 0) atomicAdd(&x.count[head * NB * PARIS_PATTERNS + i], bins[i]);
 }
 
-/* Once no block reads counted. */
+/* Updates `counted` after all blocks have read it. */
 static __global__ void counted_k(paris x, slot_range range, int nb, unsigned long long *read)
 {
     moves m = moves_of(x.counted, range);
@@ -396,8 +397,8 @@ typedef struct {
     int n;
 } paris_limits;
 
-/* A block has the patterns of one block of channels, a thread one pattern: what goes before it is counted, not sorted.
- * Between patterns of other warps the lower id is that of the lower warp. */
+/* One block per block of channels, one thread per pattern. The number of tokens that precede a pattern is counted,
+ * without sorting. Among equal patterns of other warps, those of lower warps have lower ids. */
 static __global__ void __launch_bounds__(PARIS_PATTERNS)
     bonus_k(unsigned char *bonus, const int32_t *count, const float *y, paris_limits t, unsigned long long *read)
 {
@@ -439,7 +440,7 @@ static __global__ void __launch_bounds__(PARIS_PATTERNS)
 
 static void make_bonus(backend *be, const paris_job *j)
 {
-    /* the padded dim is whole blocks: rows of y follow each other */
+    /* the padded dim is a multiple of the block size, so rows of y are contiguous */
     size_t n = j->x->n_kv_heads * paris_subspaces(j->x->head_dim);
     paris_limits t = {{}, (int)j->n_levels};
     for (size_t i = 0; i < j->n_levels; i++) t.limit[i] = j->limit[i];
@@ -455,8 +456,8 @@ static int64_t chunk_of(int64_t n)
     return n < LONG ? FEW : MANY;
 }
 
-/* A thread has a token at a time: the sum of its NB bytes out of tables in shared memory, where a table lies twice in
- * each bank. */
+/* One thread per token at a time: sums its NB bytes from tables in shared memory. Each bank holds two words of a
+ * table. */
 template <int NB>
 static __global__ void __launch_bounds__(BLOCK) collide_k(paris x, unsigned char *score, const unsigned char *bonus,
                                                           slot_range range, int64_t chunk, unsigned long long *read)
@@ -505,11 +506,11 @@ typedef struct {
     slot_range range;
     int64_t m;
     int64_t chunk;
-    unsigned *total;      /* [heads][256]: tokens of a score */
-    unsigned short *tail; /* [heads][chunks][256]: tokens of the chunk with that score or more */
+    unsigned *total;      /* [heads][256]: number of tokens with a score */
+    unsigned short *tail; /* [heads][chunks][256]: number of tokens of the chunk with at least that score */
 } paris_pick;
 
-/* x of this thread and of all behind it; room: unsigned [WARPS]. */
+/* Returns the sum of x over this thread and all later ones; room: unsigned [WARPS]. */
 static __device__ __forceinline__ unsigned sum_from(unsigned x, unsigned *room)
 {
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -524,7 +525,7 @@ static __device__ __forceinline__ unsigned sum_from(unsigned x, unsigned *room)
     return x;
 }
 
-/* Histogram of a chunk; a thread ends with a score. */
+/* Builds the histogram of a chunk; at the end each thread has one score. */
 static __global__ void __launch_bounds__(BLOCK) tally_k(paris_pick c)
 {
     SHARED(int, bins, [256 * COPIES]);
@@ -543,7 +544,7 @@ static __global__ void __launch_bounds__(BLOCK) tally_k(paris_pick c)
     c.tail[(head * gridDim.x + blockIdx.x) * 256 + threadIdx.x] = (unsigned short)sum_from(n, room);
 }
 
-/* found: the least score that is taken, and how many tokens of that score. */
+/* Finds the lowest selected score and the number of tokens selected with that score. */
 static __device__ __forceinline__ void find_least(const paris_pick &c, size_t head, unsigned want, unsigned *found,
                                                   unsigned *room)
 {
@@ -552,13 +553,13 @@ static __device__ __forceinline__ void find_least(const paris_pick &c, size_t he
     __syncthreads();
 }
 
-/* Two counts in one number: of scores above the least one that is taken, and below 2^32 of that score itself. */
+/* Packs two counts into one number: scores above the lowest selected one, and in the low 32 bits those equal to it. */
 static __device__ __forceinline__ uint64_t counts_of(unsigned above, unsigned ties)
 {
     return (uint64_t)above << 32 | ties;
 }
 
-/* Sum over the warps before this one; *all: over the block. */
+/* Returns the sum over the warps before this one; *all: over the block. */
 static __device__ __forceinline__ uint64_t before_warp(uint64_t x, uint64_t *room, uint64_t *all)
 {
     uint64_t before = 0;
@@ -574,7 +575,7 @@ static __device__ __forceinline__ uint64_t before_warp(uint64_t x, uint64_t *roo
     return before;
 }
 
-/* The tokens of a chunk that are taken, each in its place: a warp walks a run of the chunk. */
+/* Writes the selected tokens of a chunk, each to its final position. A warp walks a contiguous part of the chunk. */
 static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *cand)
 {
     SHARED(unsigned, found, [2]);
@@ -632,8 +633,8 @@ static void find_candidates(backend *be, const paris_job *j)
 
 /* ---- estimates ---- */
 
-/* Eight lanes have a candidate, lane j element j of each block. Its code and ids, 6 NB bytes, pass through shared
- * memory in pieces of the widest load that its row allows. */
+/* Eight lanes share a candidate; lane j has element j of each block. Its code and ids, 6 NB bytes, pass through shared
+ * memory in the widest loads that the row allows. */
 template <int NB> struct code_row {
     enum {
         PIECE = NB < 16 ? NB : 16,
@@ -649,7 +650,7 @@ template <int NB> struct code_row {
         unit;
 };
 
-/* Four bytes from `at` on, a multiple of 4 where NB is; none from `end` on. */
+/* Returns four bytes from `at` on, which is a multiple of 4 if NB is; bytes from `end` on are 0. */
 template <int NB> static __device__ __forceinline__ unsigned word_at(const unsigned char *p, int at, int end)
 {
     unsigned w = 0;
@@ -661,7 +662,8 @@ template <int NB> static __device__ __forceinline__ unsigned word_at(const unsig
     return w;
 }
 
-/* Elements j of the candidate's blocks: w times the signed centre. signed_centre [16]: of bin + 8 * sign. */
+/* Decodes elements j of the candidate's blocks: w times the signed centre. signed_centre [16] is indexed by bin + 8 *
+ * sign. */
 template <int NB>
 static __device__ __forceinline__ void decode(float v[NB], const unsigned char *row, const float *signed_centre, int j)
 {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/scores.cuh"
 #include "kernels/ops_pq.h"
 
-enum { PQ_TURNS = 8 /* tokens of a thread */ };
+enum { PQ_TURNS = 8 /* tokens per thread */ };
 
 typedef struct {
     unsigned char *code;
@@ -29,7 +29,7 @@ static pq_words_of_keys words_of(const pq_index *x)
 
 /* ---- adding ---- */
 
-/* New keys f32 [n][heads][dim], as rows of the store would hold them. */
+/* New keys f32 [n][heads][dim], rounded as rows of the store. */
 template <class T> struct fresh_keys {
     const float *k;
     int heads, dim;
@@ -42,7 +42,7 @@ template <class T> struct fresh_keys {
     }
 };
 
-/* A block has a tile of keys of one sub-space of one head. Left to itself the compiler spills for sm_90. */
+/* A block has a tile of keys of one subspace of one head. The launch bounds prevent spills on sm_90. */
 template <class T>
 static __global__ void __launch_bounds__(NEAR_BLOCK, 2) add_k(job_list<index_adds<pq_words_of_keys>> jobs)
 {
@@ -93,7 +93,7 @@ typedef struct {
     unsigned long long *read, bytes;
 } pq_scores;
 
-/* Products of a query with all centroids of its kv head: [parts][words]. Ends with a barrier. */
+/* Computes the products of a query with all centroids of its kv head: [parts][words]. Ends with a barrier. */
 static __device__ __forceinline__ void make_products(float *table, const centroids &c, int head, const float *q)
 {
     int lane = threadIdx.x % PARTS, all = c.parts * c.count;

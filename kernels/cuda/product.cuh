@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of products by few rows of x share: a block of threads has TILE rows of w, of two jobs in a gated
- * call, whose columns its warps share; it norms x before, and ends with bias, gate and sum, in the order and with the
- * bits of the ops that stand for it (`project` in ops.h). */
+/* Code shared by the kernels of products with few rows of x. A thread block has TILE rows of w (of two jobs in a gated
+ * call), whose columns are divided among its warps. It applies the norm to x first and ends with bias, gate and sum, in
+ * the order and with the bits of the separate ops (`project` in ops.h). */
 #ifndef KERNELS_CUDA_PRODUCT_CUH
 #define KERNELS_CUDA_PRODUCT_CUH
 
@@ -10,8 +10,8 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
-    MOST_JOBS = 4, /* products of one launch */
-    TILE = 16,     /* rows of w of a block of threads */
+    MOST_JOBS = 4, /* products in one launch */
+    TILE = 16,     /* rows of w per thread block */
     WARPS = 8,
     BLOCK = 32 * WARPS
 };
@@ -22,24 +22,24 @@ typedef struct {
     const void *bias;
     size_t rows;
     dtype bias_type;
-    unsigned first; /* block */
+    unsigned first; /* first block */
 } product;
 
 typedef struct {
     product job[MOST_JOBS];
     int n_jobs;
-    bool add; /* to what lies in out */
+    bool add; /* adds to the content of out */
     const float *x;
     size_t n, cols;
     const void *norm; /* weights of x's norm; NULL: none */
-    dtype norm_type;  /* of weights in elements: theirs */
+    dtype norm_type;  /* for weights stored as elements: their type */
     float eps;
-    const int8_t *code; /* weights in blocks: x in 8 bits and its scales, NULL: the kernel makes them; x is padded to
-                           whole blocks then */
+    const int8_t *code; /* weights in blocks: x in 8 bits and its scales. NULL: computed by the kernel; x is then padded
+                           to whole blocks */
     const float *scale;
 } products;
 
-/* The job of a block of threads: the first of two in a gated call. */
+/* Returns the job of a thread block; in a gated call the first of the two. */
 template <int JOBS> static __device__ __forceinline__ int job_of(const products &p)
 {
     int job = 0;
@@ -47,7 +47,7 @@ template <int JOBS> static __device__ __forceinline__ int job_of(const products 
     return job;
 }
 
-/* A number of out from what the warps have: sums of row r of a tile by row m of x. */
+/* Returns an element of out from the warps' sums: row r of a tile times row m of x. */
 template <int JOBS, int M>
 static __device__ __forceinline__ float sum_of(const products &p, int job, const float (*part)[JOBS * TILE][M], int r,
                                                int m, size_t row)
@@ -58,7 +58,7 @@ static __device__ __forceinline__ float sum_of(const products &p, int job, const
     return s + (j.bias ? element(j.bias, j.bias_type, row) : 0);
 }
 
-/* part: of all warps, behind a barrier. */
+/* Writes a tile of out. part: sums of all warps, after a barrier. */
 template <int JOBS, int M>
 static __device__ __forceinline__ void finish(const products &p, int job, const float (*part)[JOBS * TILE][M],
                                               size_t row0, size_t x0)
@@ -74,14 +74,14 @@ static __device__ __forceinline__ void finish(const products &p, int job, const 
     }
 }
 
-/* Whether a launch has so few blocks of threads that each may have a whole half of a processor's registers: `o` and
- * `down` of an 8B shape are 256. More loads are under way then, and the bits are the same. */
+/* True if a launch has so few thread blocks that each may use half of a multiprocessor's registers (`o` and `down` of
+ * an 8B shape have 256). More loads are then in flight; the bits are the same. */
 static inline bool deep(backend *be, unsigned blocks)
 {
     return blocks <= 2 * (unsigned)cuda_of(be)->n_sm;
 }
 
-/* Fills the jobs of a launch, of which each has blocks of threads of its own; returns how many those are. */
+/* Fills the jobs of a launch, each with its own thread blocks. Returns the number of blocks. */
 static inline unsigned lay_out(products *p, const linear_job *jobs, size_t n_jobs, bool gated)
 {
     unsigned blocks = 0;

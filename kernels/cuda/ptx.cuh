@@ -16,7 +16,7 @@ static __device__ __forceinline__ float exp2_fast(float x)
     return x;
 }
 
-/* Two numbers rounded to nearest even, lo in the low half. */
+/* Packs two numbers, rounded to nearest even, lo in the low half. */
 static __device__ __forceinline__ unsigned pack2(float lo, float hi, __nv_bfloat16)
 {
     unsigned u;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ unsigned pack2(float lo, float hi, __half)
     return u;
 }
 
-/* d += a b, sums in float32. The last argument gives the type of a and b. */
+/* Computes d += a b with sums in float32. The last argument selects the type of a and b. */
 static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2], __nv_bfloat16)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], cons
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* d = a b of signed bytes, plus c in every element; the sums are exact. */
+/* Computes d = a b of signed bytes, plus c in every element; the sums are exact. */
 static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
@@ -54,8 +54,8 @@ static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
 }
 
-/* 16, 8 or 4 bytes that are read once; with inside = false v stays. volatile keeps such loads in their order, before
- * what uses the first of them. */
+/* Loads 16, 8 or 4 bytes that are read once; v is unchanged if inside is false. volatile keeps these loads in order,
+ * before the first use of any. */
 static __device__ __forceinline__ void load_stream(uint4 &v, const void *p, bool inside)
 {
     asm volatile("{.reg .pred in; setp.ne.b32 in, %5, 0; "
@@ -82,9 +82,9 @@ static __device__ __forceinline__ unsigned shared_address(const void *p)
     return (unsigned)__cvta_generic_to_shared(p);
 }
 
-/* Four matrices of 8 x 8 halves from shared memory: lane l gives the address of row l % 8 of matrix l / 8, 16 bytes at
- * a multiple of 16, and gets columns 2 t and 2 t + 1 of row g of matrix i in word i; `turned`: rows 2 t and 2 t + 1 of
- * column g. */
+/* Loads four matrices of 8 x 8 halves from shared memory. Lane l gives the address of row l % 8 of matrix l / 8: 16
+ * bytes at a multiple of 16. Word i receives columns 2 t and 2 t + 1 of row g of matrix i; with `transposed`, rows 2 t
+ * and 2 t + 1 of column g. */
 static __device__ __forceinline__ void load_matrices(unsigned r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void load_matrices(unsigned r[4], const void *
                  : "r"(shared_address(row))
                  : "memory");
 }
-static __device__ __forceinline__ void load_matrices_turned(unsigned r[4], const void *row)
+static __device__ __forceinline__ void load_matrices_transposed(unsigned r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -100,8 +100,8 @@ static __device__ __forceinline__ void load_matrices_turned(unsigned r[4], const
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, or with inside = false 16 bytes of 0. They are there for this thread after
- * copies_wait, for others after a barrier behind it. */
+/* Copies 16 bytes from global to shared memory, or writes 16 zero bytes if inside is false. The data is visible to this
+ * thread after copies_wait, and to others after a barrier that follows it. */
 static __device__ __forceinline__ void copy16_async(void *to, const void *from, bool inside)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void copy16_async(void *to, const void *from, 
                  : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(inside ? 16 : 0)
                  : "memory");
 }
-/* Ends a group of copies; waits until at most N of this thread's groups are under way. */
+/* Ends a group of copies; waits until at most N groups of this thread are in flight. */
 static __device__ __forceinline__ void copies_end_group()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");

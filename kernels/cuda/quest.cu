@@ -8,7 +8,7 @@
 #include "kernels/cuda/scores.cuh"
 #include "kernels/ops_quest.h"
 
-enum { MOST_ROOM = 96 << 10 }; /* of shared memory for pages and queries: two blocks of threads on a processor */
+enum { MOST_ROOM = 96 << 10 }; /* shared memory for pages and queries, with two thread blocks per multiprocessor */
 
 typedef struct {
     void *bound;
@@ -23,7 +23,7 @@ static pages pages_of(const quest_index *x)
     return {x->bound.p, ptr<float>(x->sum), x->cap, x->page, (int)x->n_kv_heads, (int)x->head_dim, x->how};
 }
 
-/* Rounded as the rows are. */
+/* Rounds to the type of the rows. */
 template <class T> static __device__ __forceinline__ float round_to(float x)
 {
     T y;
@@ -31,7 +31,7 @@ template <class T> static __device__ __forceinline__ float round_to(float x)
     return to_f32(y);
 }
 
-/* Channel c of the key of position p joins its page: its bounds, or their mean. */
+/* Adds channel c of the key at position p to its page: bounds, or mean. */
 template <class T> static __device__ __forceinline__ void join(const pages &x, int head, int c, size_t p, float v)
 {
     bool mean = x.how == QUEST_MEAN;
@@ -47,7 +47,7 @@ template <class T> static __device__ __forceinline__ void join(const pages &x, i
     if (before == 0 || v < to_f32(*low)) put_f32(low, v);
 }
 
-/* A thread has one channel of one head of a job and takes the keys in order. k f32 [n][heads][dim]. */
+/* A thread has one channel of one head of a job and processes the keys in order. k f32 [n][heads][dim]. */
 template <class T> static __global__ void add_k(job_list<index_adds<pages>> jobs)
 {
     const index_adds<pages> &j = jobs.job[blockIdx.y];
@@ -70,7 +70,7 @@ void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
     });
 }
 
-/* Page `page` from the keys of slots [page * size, n) of each head. */
+/* Recomputes the last page of each head, which n does not fill, from its keys. */
 template <class T, class R> static __global__ void redo_k(pages x, half_rows rows, int64_t n)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / x.dim, c = i % x.dim;
@@ -95,7 +95,7 @@ void cuda_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_
     });
 }
 
-/* Each term is the larger of two rounded products (ref/quest.c). */
+/* Returns the bound of a page; each term is the larger of two rounded products (ref/quest.c). */
 static __device__ __forceinline__ float page_bound(const float *top, const float *low, const float *q, int lane,
                                                    int dim, quest_how how)
 {
@@ -123,8 +123,8 @@ typedef struct {
     unsigned long long *read;
 } quest_scores;
 
-/* A row of blocks has `group` heads of a job that read the pages of one KV head together: all of its query heads, or by
- * groups (groups.cuh) those that follow one list. */
+/* A grid row has `group` heads of a job that share the pages of one KV head: all of its query heads, or with groups
+ * (groups.cuh) those that follow one list. */
 template <class T, bool GROUPS, bool MEAN>
 static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_scores> jobs, int group)
 {
@@ -132,8 +132,8 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_sco
     const quest_scores &j = jobs.job[blockIdx.z];
     const pages x = j.x;
     int part = blockIdx.y, head = part * x.heads / (int)gridDim.y, lane = threadIdx.x % PARTS;
-    places in = {NULL, 1, j.hi, j.lo, j.hi};
-    if (GROUPS) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
+    group_columns in = {NULL, 1, j.hi, j.lo, j.hi};
+    if (GROUPS) in = columns_of(j.of, list_of_part(j.of), j.lo, j.hi);
     load_group(mine, j.q, part, group, x.dim);
     if (j.read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
         atomicAdd(j.read, (unsigned long long)(in.end - in.first) * (MEAN ? 1 : 2) * x.dim * sizeof(T));
@@ -154,23 +154,23 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_sco
     }
 }
 
-/* ---- scores by 16 bytes ---- */
+/* ---- scores with 16-byte loads ---- */
 
-/* A block of threads scores as many pages as it has room for, and asks for all their bounds before it uses the first:
- * they go to shared memory, a warp's pages by that warp, and never through registers. LANES lanes share a page: lane l
- * has elements (l + LANES i) N .. + N of a row, of N partial sums of the definition. */
+/* A thread block scores as many pages as fit, and requests all their bounds before it uses the first. The bounds go
+ * directly to shared memory, each warp loading its own pages, and not through registers. LANES lanes share a page: lane
+ * l has elements (l + LANES i) N .. + N of a row, that is N partial sums of the definition. */
 template <class T> struct wide {
     enum { N = pack<T>::N, LANES = PARTS / N, OF_WARP = 32 / LANES, PAGES = SCORE_BLOCK / LANES, UNIT = 16 * LANES };
     typedef std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t> bits;
 
-    /* From a page to the next: what the lanes read at once then lies in different banks. */
+    /* Returns the stride between pages, chosen so that simultaneous reads of the lanes use different banks. */
     static __host__ __device__ __forceinline__ int stride(int row_bytes)
     {
         return (row_bytes / UNIT | 1) * UNIT;
     }
 };
 
-/* Starts to copy the pages of a warp's lanes, row_bytes each, to `to`. page: of this lane. */
+/* Starts copying the pages of a warp's lanes, row_bytes each, to `to`. page: of this lane. */
 template <class T>
 static __device__ __forceinline__ void start_pages(unsigned char *to, const T *first, unsigned row_bytes, unsigned page)
 {
@@ -186,7 +186,8 @@ static __device__ __forceinline__ void start_pages(unsigned char *to, const T *f
     }
 }
 
-/* The queries of one KV head into shared memory, and behind them for each element all bits set where it is above 0. */
+/* Loads the queries of one KV head into shared memory, followed by a mask per element with all bits set if it is above
+ * 0. */
 template <class T>
 static __device__ __forceinline__ void load_signed(float *to, const float *q, int kv_head, int group, int dim)
 {
@@ -197,16 +198,16 @@ static __device__ __forceinline__ void load_signed(float *to, const float *q, in
     }
 }
 
-/* Of two numbers those with bits set in `above` from top, the others from low. */
+/* Returns elements of top where the bits of `above` are set, and of low elsewhere. */
 static __device__ __forceinline__ uint4 chosen(uint4 top, uint4 low, uint4 above)
 {
     return make_uint4((top.x & above.x) | (low.x & ~above.x), (top.y & above.y) | (low.y & ~above.y),
                       (top.z & above.z) | (low.z & ~above.z), (top.w & above.w) | (low.w & ~above.w));
 }
 
-/* The larger of the products of q with a page's bounds is that with the upper bound where q is above 0, else that with
- * the lower one: rounding keeps the order. s [G]: of heads q, q + dim, ..., in all lanes of the page; row: its bounds
- * in shared memory, above: of the first head. Heads behind the last of `left` are that one again. */
+/* Computes s [G], the scores of heads q, q + dim, ..., in all lanes of the page. The larger product of q with a page's
+ * bounds is that with the upper bound if q is above 0, else that with the lower one; rounding preserves the order. row:
+ * the page's bounds in shared memory; above: mask of the first head. Heads past the last of `left` repeat it. */
 template <class T, int HOW, int G>
 static __device__ __forceinline__ void page_scores(float s[G], const unsigned char *row, const float *q,
                                                    const typename wide<T>::bits *above, int left, int dim)
@@ -245,7 +246,7 @@ static __device__ __forceinline__ void page_scores(float s[G], const unsigned ch
     for (int g = 0; g < G; g++) s[g] = HOW == QUEST_MAXCH ? largest_part<w::N>(p[g]) : sum_packed<w::N>(p[g]);
 }
 
-/* As score_k, of rows that are multiples of PARTS elements and of 16 bytes. */
+/* Like score_k, for rows that are multiples of PARTS elements and of 16 bytes. */
 template <class T, int HOW, int G>
 static __global__ void __launch_bounds__(SCORE_BLOCK, 5) score_wide_k(job_list<quest_scores> jobs, int group)
 {
@@ -259,14 +260,15 @@ static __global__ void __launch_bounds__(SCORE_BLOCK, 5) score_wide_k(job_list<q
     unsigned char *rows = (unsigned char *)mine + group * dim * (sizeof(float) + sizeof(T));
     const T *bound = (const T *)x.bound + head * x.cap * (HOW == QUEST_MEAN ? 1 : 2) * dim;
     const bool groups = j.of.group != NULL;
-    const places in = groups ? places_of(j.of, list_of_part(j.of), j.lo, j.hi) : places{NULL, 1, j.hi, j.lo, j.hi};
+    const group_columns in =
+        groups ? columns_of(j.of, list_of_part(j.of), j.lo, j.hi) : group_columns{NULL, 1, j.hi, j.lo, j.hi};
     const int64_t p0 = (int64_t)blockIdx.x * w::PAGES, p = p0 + own;
     const bool inside = p >= in.first && p < in.end, blank = groups && !inside && p < in.n * in.per;
     const bool puts = (inside || blank) && threadIdx.x % w::LANES == 0;
     float *score = j.score + (size_t)part * group * j.stride + p;
     if (j.read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
         atomicAdd(j.read, (unsigned long long)(in.end - in.first) * row_bytes);
-    if (p0 >= in.end || p0 + w::PAGES <= in.first) { /* the block has none */
+    if (p0 >= in.end || p0 + w::PAGES <= in.first) { /* the block has no pages */
         for (int h = 0; h < group && puts; h++) score[h * j.stride] = -INFINITY;
         return;
     }
@@ -296,7 +298,7 @@ static quest_scores quest_scores_of(const score_job &j)
             ptr<unsigned long long>(j.read)};
 }
 
-/* Shared memory of score_wide_k; 0: it does not take these. */
+/* Returns the shared memory of score_wide_k; 0: not supported by it. */
 template <class T> static size_t wide_bytes(const quest_index *x, size_t group)
 {
     int row_bytes = (int)quest_bytes(x, 1);
@@ -314,7 +316,7 @@ template <class T, int G> static quest_kernel *wide_kernel(quest_how how)
                                 : score_wide_k<T, QUEST_MEAN, G>;
 }
 
-/* A kernel, the pages of a block of threads and the bytes of its shared memory. */
+/* A kernel with the pages per thread block and its bytes of shared memory. */
 typedef struct {
     quest_kernel *run;
     int pages;
@@ -339,7 +341,7 @@ void cuda_quest_score(backend *be, const score_job *jobs, size_t n)
 {
     const quest_index *x = (const quest_index *)jobs->index;
     size_t parts = parts_of(jobs, x->n_kv_heads), group = jobs->n_heads / parts;
-    int64_t most = most_places(jobs, n);
+    int64_t most = most_score_columns(jobs, n);
     quest_run k = {};
     if (!cuda_begin(be, "quest.score")) return;
     by_type(x->type, [&](auto t) { k = quest_run_of<decltype(t)>(x, group, jobs->spans != NULL); });

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* For choosing by scores within a block of threads: keys that order as scores do, the k-th largest, prefix sums. */
+/* Selection by score within a thread block: keys that order like scores, the k-th largest key, prefix sums. */
 #ifndef KERNELS_CUDA_RADIX_CUH
 #define KERNELS_CUDA_RADIX_CUH
 
@@ -7,14 +7,14 @@
 
 enum { MOST_WARPS = 32, DIGITS = 256 };
 
-/* A number that orders as the score does: NaN as -INFINITY, zeros alike. */
+/* Returns a number that orders like the score: NaN as -INFINITY, both zeros equal. */
 static __device__ __forceinline__ unsigned key_of(float x)
 {
     unsigned u = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0f);
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Sum over the lanes before this one; *all: over the warp. */
+/* Returns the sum over the lanes before this one; *all: the sum over the warp. */
 static __device__ __forceinline__ int64_t warp_before(int64_t x, int64_t *all)
 {
     int lane = threadIdx.x % 32;
@@ -27,7 +27,7 @@ static __device__ __forceinline__ int64_t warp_before(int64_t x, int64_t *all)
     return sum - x;
 }
 
-/* The same over the warps of the block, each with one x; room: int64_t [MOST_WARPS]. */
+/* Returns the same over the warps of a block, each with one x. room: int64_t [MOST_WARPS]. */
 static __device__ __forceinline__ int64_t block_before(int64_t x, int64_t *room, int64_t *all)
 {
     int warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -43,8 +43,9 @@ static __device__ __forceinline__ int64_t block_before(int64_t x, int64_t *room,
     return before;
 }
 
-/* One digit of the k-th largest key: counts of the digits of those that agree above, then the largest digit down to
- * which there are k. Returns what of k is left within that digit. weight(i): as how many of them key(i) counts. */
+/* Finds one digit of the k-th largest key: counts the digits of the keys that agree in the digits above, then takes the
+ * largest digit down to which there are k. Returns the remaining k within that digit. weight(i): number of times that
+ * key(i) counts. */
 template <class F, class W>
 static __device__ int64_t next_digit(F key, W weight, int64_t lo, int64_t hi, unsigned *prefix, int shift, int64_t k,
                                      int *count, int64_t *found)
@@ -76,9 +77,9 @@ static __device__ int64_t next_digit(F key, W weight, int64_t lo, int64_t hi, un
     return left;
 }
 
-/* The k-th largest of key(i), lo <= i < hi, each as often as weight(i) says, which together are at least *k > 0; *k
- * becomes how many of those with that key are among the k largest. count: int [DIGITS], found: int64_t [2] of shared
- * memory. For whole blocks. */
+/* Returns the k-th largest of key(i), lo <= i < hi, where key(i) counts weight(i) times. The weights sum to at least *k
+ * > 0. *k becomes the number of entries with that key among the k largest. count: int [DIGITS], found: int64_t [2], in
+ * shared memory. Called by whole blocks. */
 template <class F, class W>
 static __device__ __forceinline__ unsigned kth_key(F key, W weight, int64_t lo, int64_t hi, int64_t *k, int *count,
                                                    int64_t *found)
@@ -88,7 +89,7 @@ static __device__ __forceinline__ unsigned kth_key(F key, W weight, int64_t lo, 
     return prefix;
 }
 
-/* Each once. */
+/* The same with each key counted once. */
 template <class F>
 static __device__ __forceinline__ unsigned kth_key(F key, int64_t lo, int64_t hi, int64_t *k, int *count,
                                                    int64_t *found)

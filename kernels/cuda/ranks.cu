@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ranks exchange (ops.h), on the backend's stream. */
+/* Communication between ranks (ops.h), on the backend's stream. */
 #include "config.h"
 
 #include "kernels/cuda/cuda.cuh"

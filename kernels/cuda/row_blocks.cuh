@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* K and V rows in blocks (ops_rows.h): reading, turning and writing them. */
+/* Block rows of K and V (ops_rows.h): reading, rotating and writing them. */
 #ifndef KERNELS_CUDA_ROW_BLOCKS_CUH
 #define KERNELS_CUDA_ROW_BLOCKS_CUH
 
@@ -8,7 +8,7 @@
 
 enum { ROW_BLOCKS_MAX = 8 /* of a row */ };
 
-/* What a row of DT_Q8 or DT_Q4 is made of, in place of a type of numbers. */
+/* Units of a DT_Q8 or DT_Q4 row, used in place of an element type. */
 struct row8 {
     unsigned char code;
 };
@@ -34,7 +34,7 @@ template <> struct pack<row4> {
     enum { N = 8 };
 };
 
-/* As by_type, of any type that K and V rows may have; of those in blocks alone. */
+/* Like by_type, for the types that K and V rows may have; by_blocks_of only for those in blocks. */
 template <class F> static inline void by_blocks_of(dtype t, F &&f)
 {
     if (t == DT_Q8) f(row8());
@@ -46,7 +46,7 @@ template <class F> static inline void by_rows(dtype t, F &&f)
     else by_type(t, f);
 }
 
-/* Bytes of the codes of n elements, and of a row. */
+/* Returns the bytes of the codes of n elements; the bytes of a row. */
 template <class T> static __host__ __device__ __forceinline__ int code_bytes(int n)
 {
     return n * row_form<T>::BITS / 8;
@@ -56,14 +56,14 @@ template <class T> static __host__ __device__ __forceinline__ size_t block_row_b
     return (size_t)(code_bytes<T>(n) + n / ROW_BLOCK * 2);
 }
 
-/* Row number i of rows of dim elements. */
+/* Returns row number i of rows of dim elements. */
 template <class T> static __device__ __forceinline__ const T *row_of(const void *rows, size_t i, int dim)
 {
     if constexpr (in_blocks<T>) return (const T *)rows + i * block_row_bytes<T>(dim);
     else return (const T *)rows + i * dim;
 }
 
-/* A code as a float, less its offset. */
+/* Returns a code as a float, minus its offset. */
 template <class T> static __device__ __forceinline__ float code_less_offset(unsigned code)
 {
     return __uint_as_float(0x4b000000u | code) - (float)(8388608 + row_form<T>::OFFSET);
@@ -75,22 +75,23 @@ template <class T> static __device__ __forceinline__ float scale_in(const T *row
     return __half2float(__ushort_as_half(d[block]));
 }
 
-/* Element c as it is held. */
-template <class T> static __device__ __forceinline__ float held_at(const T *row, int dim, int c)
+/* Returns element c as stored, without rotating back. */
+template <class T> static __device__ __forceinline__ float stored_at(const T *row, int dim, int c)
 {
     unsigned byte = *(const unsigned char *)(row + code_bytes<T>(c));
     unsigned code = row_form<T>::BITS == 8 ? byte : byte >> c % 2 * 4 & 15;
     return __fmul_rn(scale_in(row, dim, c / ROW_BLOCK), code_less_offset<T>(code));
 }
 
-/* f32(1 / sqrt(dim)). */
-static __device__ __forceinline__ float turn_scale(int dim)
+/* Returns f32(1 / sqrt(dim)). */
+static __device__ __forceinline__ float hadamard_scale(int dim)
 {
     return dim == 32 ? 0x1.6a09e6p-3f : dim == 64 ? 0x1p-3f : dim == 128 ? 0x1.6a09e6p-4f : 0x1p-4f;
 }
 
-/* Element c of H x, x the row that is held: with the bits of the whole row's. Reads all of the row. */
-template <class T> static __device__ __noinline__ float turned_at(const T *row, int dim, int c)
+/* Returns element c of H x, where x is the stored row. Reads the whole row; the bits equal those of rotating all
+ * of it. */
+template <class T> static __device__ __noinline__ float rotated_at(const T *row, int dim, int c)
 {
     float part[ROW_BLOCKS_MAX];
 #pragma unroll
@@ -99,7 +100,7 @@ template <class T> static __device__ __noinline__ float turned_at(const T *row, 
         part[b] = 0;
         if (b * ROW_BLOCK >= dim) continue;
 #pragma unroll
-        for (int i = 0; i < ROW_BLOCK; i++) x[i] = held_at(row, dim, b * ROW_BLOCK + i);
+        for (int i = 0; i < ROW_BLOCK; i++) x[i] = stored_at(row, dim, b * ROW_BLOCK + i);
 #pragma unroll
         for (int span = 1; span < ROW_BLOCK; span *= 2)
 #pragma unroll
@@ -114,18 +115,18 @@ template <class T> static __device__ __noinline__ float turned_at(const T *row, 
         for (int b = 0; b < ROW_BLOCKS_MAX; b += 2 * span)
             part[b] = c & span * ROW_BLOCK ? __fsub_rn(part[b], part[b + span]) : __fadd_rn(part[b], part[b + span]);
     }
-    return __fmul_rn(part[0], turn_scale(dim));
+    return __fmul_rn(part[0], hadamard_scale(dim));
 }
 
-/* Element c of a row of any type, turned back where it is held turned. */
+/* Returns element c of a row of any type, rotated back if it is stored rotated. */
 template <class T>
-static __device__ __forceinline__ float element_in(const T *row, int dim, int c, [[maybe_unused]] bool turned)
+static __device__ __forceinline__ float element_in(const T *row, int dim, int c, [[maybe_unused]] bool rotated)
 {
-    if constexpr (in_blocks<T>) return turned ? turned_at(row, dim, c) : held_at(row, dim, c);
+    if constexpr (in_blocks<T>) return rotated ? rotated_at(row, dim, c) : stored_at(row, dim, c);
     else return to_f32(row[c]);
 }
 
-/* ---- a row of a warp: element l + 32 b is number b of lane l, so that a block is one number of each ---- */
+/* ---- one row per warp: element l + 32 b is number b of lane l, so that a block has one element in each lane ---- */
 
 template <class X> static __device__ __forceinline__ void load_lanes(float x[ROW_BLOCKS_MAX], const X *row, int dim)
 {
@@ -142,8 +143,8 @@ static __device__ __forceinline__ void store_lanes(float *row, const float x[ROW
         if (b * ROW_BLOCK < dim) row[b * ROW_BLOCK + lane] = x[b];
 }
 
-/* x becomes H x; dim a power of two. */
-static __device__ __forceinline__ void turn_lanes(float x[ROW_BLOCKS_MAX], int dim)
+/* Replaces x by H x; dim is a power of two. */
+static __device__ __forceinline__ void hadamard_lanes(float x[ROW_BLOCKS_MAX], int dim)
 {
     int lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -166,31 +167,31 @@ static __device__ __forceinline__ void turn_lanes(float x[ROW_BLOCKS_MAX], int d
         }
     }
 #pragma unroll
-    for (int b = 0; b < ROW_BLOCKS_MAX; b++) x[b] = __fmul_rn(x[b], turn_scale(dim));
+    for (int b = 0; b < ROW_BLOCKS_MAX; b++) x[b] = __fmul_rn(x[b], hadamard_scale(dim));
 }
 
-/* n rows of memory, `stride` apart, are turned by the warps of a block of threads; no barrier. */
-static __device__ __forceinline__ void turn_rows(float *to, const float *from, int n, size_t stride, int dim)
+/* Rotates n rows in memory, `stride` apart, with the warps of a thread block. No barrier. */
+static __device__ __forceinline__ void hadamard_rows(float *to, const float *from, int n, size_t stride, int dim)
 {
     for (int i = (int)threadIdx.x / 32; i < n; i += (int)blockDim.x / 32) {
         float x[ROW_BLOCKS_MAX];
         load_lanes(x, from + (size_t)i * stride, dim);
-        turn_lanes(x, dim);
+        hadamard_lanes(x, dim);
         store_lanes(to + (size_t)i * stride, x, dim);
     }
 }
 
-/* A row, turned back where it is held turned. */
+/* Loads a row, rotated back if it is stored rotated. */
 template <class T>
-static __device__ __forceinline__ void get_row(float x[ROW_BLOCKS_MAX], const T *row, int dim, bool turned)
+static __device__ __forceinline__ void get_row(float x[ROW_BLOCKS_MAX], const T *row, int dim, bool rotated)
 {
     int lane = (int)threadIdx.x % 32;
 #pragma unroll
-    for (int b = 0; b < ROW_BLOCKS_MAX; b++) x[b] = b * ROW_BLOCK < dim ? held_at(row, dim, b * ROW_BLOCK + lane) : 0;
-    if (turned) turn_lanes(x, dim);
+    for (int b = 0; b < ROW_BLOCKS_MAX; b++) x[b] = b * ROW_BLOCK < dim ? stored_at(row, dim, b * ROW_BLOCK + lane) : 0;
+    if (rotated) hadamard_lanes(x, dim);
 }
 
-/* ---- a block of a warp, an element a lane, to a scale and codes (ops_weights.h), to the bit ---- */
+/* ---- one block per warp, one element per lane: scale and codes as in ops_weights.h, with the same bits ---- */
 
 static __device__ __forceinline__ unsigned short scale_bits(float d)
 {
@@ -204,7 +205,7 @@ static __device__ __forceinline__ float rounded_to(float x, float d, float lo, f
     return rintf(fminf(fmaxf(__fmul_rn(x, inverse), lo), hi));
 }
 
-/* Squares of what the scale d leaves, in the order of the definition; in all lanes. */
+/* Returns the squared error of the scale d in all lanes, summed in the order of the definition. */
 static __device__ __forceinline__ float error_of(float x, float code, float d)
 {
     float rest = __fsub_rn(x, __fmul_rn(d, code)), square = __fmul_rn(rest, rest);
@@ -240,7 +241,7 @@ static __device__ __forceinline__ float scale_q4(float x, float most, unsigned s
     return best;
 }
 
-/* The code of this lane's x, less the offset, and the scale's bits. */
+/* Returns the code of this lane's x, minus the offset, and the bits of the scale. */
 template <class T> static __device__ __forceinline__ float quantize_lane(float x, unsigned short *bits)
 {
     unsigned most = __float_as_uint(x) & 0x7fffffffu;
@@ -251,7 +252,7 @@ template <class T> static __device__ __forceinline__ float quantize_lane(float x
     return scale_q4(x, __uint_as_float(most), bits);
 }
 
-/* x, as it is to be held, into a row, and into another one that is its copy; NULL: there is none. */
+/* Quantizes x, in its stored form, into a row and into a copy of it; copy NULL: none. */
 template <class T>
 static __device__ __forceinline__ void put_lanes(T *row, T *copy, const float x[ROW_BLOCKS_MAX], int dim)
 {
@@ -271,10 +272,10 @@ static __device__ __forceinline__ void put_lanes(T *row, T *copy, const float x[
     }
 }
 
-/* x becomes what is read of a row that holds it. */
-template <class T> static __device__ __forceinline__ void round_lanes(float x[ROW_BLOCKS_MAX], int dim, bool turned)
+/* Replaces x by the values that reading its stored row would give. */
+template <class T> static __device__ __forceinline__ void round_lanes(float x[ROW_BLOCKS_MAX], int dim, bool rotated)
 {
-    if (turned) turn_lanes(x, dim);
+    if (rotated) hadamard_lanes(x, dim);
 #pragma unroll
     for (int b = 0; b < ROW_BLOCKS_MAX; b++) {
         if (b * ROW_BLOCK >= dim) continue;
@@ -282,12 +283,12 @@ template <class T> static __device__ __forceinline__ void round_lanes(float x[RO
         int code = (int)quantize_lane<T>(x[b], &d); /* never -0 */
         x[b] = __fmul_rn(__half2float(__ushort_as_half(d)), (float)code);
     }
-    if (turned) turn_lanes(x, dim);
+    if (rotated) hadamard_lanes(x, dim);
 }
 
-/* ---- 8 neighbouring elements of a row: loaded first, widened later ---- */
+/* ---- 8 neighbouring elements of a row: loaded first, converted later ---- */
 
-/* Codes in x and y, the scale in z. */
+/* Loads the codes into x and y, the scale into z. */
 template <class T> static __device__ __forceinline__ uint4 load_eight(const T *row, int dim, int c, size_t aligned)
 {
     const unsigned char *p = (const unsigned char *)(row + code_bytes<T>(c));
@@ -316,8 +317,8 @@ template <class T> static __device__ __forceinline__ void widen_eight(float x[8]
     for (int i = 0; i < 8; i++) x[i] = d * code_less_offset<T>(w[i / PER] >> i % PER * BITS & ((1u << BITS) - 1));
 }
 
-/* Rows of L lanes, 8 neighbouring elements each: x becomes H x, but for its last bits. */
-template <int L> static __device__ __forceinline__ void turn_eight(float x[8], int lane, int dim)
+/* Replaces x by H x, up to rounding, for rows of L lanes with 8 neighbouring elements each. */
+template <int L> static __device__ __forceinline__ void hadamard_eight(float x[8], int lane, int dim)
 {
 #pragma unroll
     for (int span = 1; span < 8; span *= 2)
@@ -338,7 +339,7 @@ template <int L> static __device__ __forceinline__ void turn_eight(float x[8], i
         }
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] *= turn_scale(dim);
+    for (int i = 0; i < 8; i++) x[i] *= hadamard_scale(dim);
 }
 
 #endif

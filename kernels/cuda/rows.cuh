@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the forms of linear share: how many rows of x one reading of the weights serves, elements of a bias. */
+/* Definitions shared by all forms of linear: the number of rows of x served by one read of the weights, and bias
+ * elements. */
 #ifndef KERNELS_CUDA_ROWS_CUH
 #define KERNELS_CUDA_ROWS_CUH
 
@@ -8,7 +9,7 @@
 
 enum { MOST_X = 8 };
 
-/* Rows of x up to which our own kernels are taken. */
+/* Returns the largest number of rows of x for which our own kernels are used. */
 static inline size_t most_x(dtype t)
 {
     return t == DT_F32 || t == DT_F16 ? MOST_X : t == DT_BF16 ? 2 * MOST_X : 4 * MOST_X;

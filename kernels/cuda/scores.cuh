@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores that decide selections: the order of ops_select.h, to the bit. 16 lanes have a row; lane i has channels i, i +
- * 16,
- * ..., which is partial sum i of the definition. A load of a warp touches two runs of 16 neighbouring elements. */
+/* Scores that decide selections, summed in the order of ops_select.h to the bit. 16 lanes share a row; lane i has
+ * channels i, i + 16, ..., which are partial sum i of the definition. A load by a warp touches two runs of 16
+ * neighbouring elements. */
 #ifndef KERNELS_CUDA_SCORES_CUH
 #define KERNELS_CUDA_SCORES_CUH
 
@@ -12,10 +12,10 @@ enum {
     SCORE_ROWS = SCORE_BLOCK / 16, /* at once */
     SCORE_TURNS = 4,               /* a block has SCORE_ROWS * SCORE_TURNS rows */
     PARTS = 16,
-    MOST_CHANNELS = HEAD_DIM_MAX / PARTS /* of a lane */
+    MOST_CHANNELS = HEAD_DIM_MAX / PARTS /* per lane */
 };
 
-/* The channels of one lane; those behind the end are never used. */
+/* Loads the channels of one lane; those past the end are 0 and never used. */
 template <class T>
 static __device__ __forceinline__ void load_part(float x[MOST_CHANNELS], const T *row, int lane, int dim)
 {
@@ -26,14 +26,14 @@ static __device__ __forceinline__ void load_part(float x[MOST_CHANNELS], const T
     }
 }
 
-/* The same of a row of the store, of each half of a warp; inside: there is one. All lanes of a warp call it. */
+/* Loads a row of the store for each half of a warp; inside: the row exists. Called by all lanes of a warp. */
 template <class T>
 static __device__ __forceinline__ void load_stored(float x[MOST_CHANNELS], const half_rows &r, int head, int64_t slot,
                                                    bool inside)
 {
     int lane = threadIdx.x % PARTS;
     if constexpr (in_blocks<T>)
-        if (r.turned) { /* all of the warp has a row, one after the other */
+        if (r.rotated) { /* the whole warp loads one row after the other */
             for (int half = 0; half < 2; half++) {
                 float all[ROW_BLOCKS_MAX];
                 long long at = __shfl_sync(ALL_LANES, (long long)(inside ? slot : -1), PARTS * half);
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void load_stored(float x[MOST_CHANNELS], const
     }
 }
 
-/* (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3), in all 16 lanes. */
+/* Returns (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3), in all 16 lanes. */
 static __device__ __forceinline__ float sum_parts(float p)
 {
     p = __fadd_rn(p, __shfl_xor_sync(ALL_LANES, p, 2));
@@ -62,7 +62,7 @@ static __device__ __forceinline__ float sum_parts(float p)
     return __fadd_rn(p, __shfl_xor_sync(ALL_LANES, p, 8));
 }
 
-/* The same where a lane of 16 / N has N of them, in order; the largest of them. In all lanes. */
+/* The same sum where each of 16 / N lanes has N consecutive partial sums; the largest of them. In all lanes. */
 template <int N> static __device__ __forceinline__ float sum_packed(const float p[N])
 {
     float s = __fadd_rn(__fadd_rn(p[0], p[2]), __fadd_rn(p[1], p[3]));
@@ -87,7 +87,7 @@ static __device__ __forceinline__ float dot_parts(const float x[MOST_CHANNELS], 
     return sum_parts(p);
 }
 
-/* The queries of one KV head into shared memory: q [group][dim]; ends with a barrier. */
+/* Loads the queries of one KV head into shared memory as q [group][dim]. Ends with a barrier. */
 static __device__ __forceinline__ void load_group(float *to, const float *q, int kv_head, int group, int dim)
 {
     for (int i = threadIdx.x; i < group * dim; i += SCORE_BLOCK) to[i] = q[(size_t)kv_head * group * dim + i];

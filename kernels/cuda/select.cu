@@ -40,7 +40,7 @@ typedef struct {
     int64_t lo, hi;
 } combine_args;
 
-/* A block has a chunk of one head. */
+/* One block per chunk of a head. */
 static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args> jobs, vote_room v)
 {
     SHARED(vote_part, part, [VOTE_WARPS]);
@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args
     if (threadIdx.x == 0) v.lse[head] = lse;
 }
 
-/* A head without a finite score has no vote. */
+/* Returns the combined vote of a group. A head without a finite score does not vote. */
 static __device__ __forceinline__ float vote(const float *x, size_t stride, const float *lse, int group, float scale)
 {
     float top = -INFINITY, sum = 0;
@@ -73,7 +73,7 @@ static __device__ __forceinline__ float vote(const float *x, size_t stride, cons
     return top + logf(sum);
 }
 
-/* by: what a mean divides by. */
+/* by: divisor of the mean. */
 static __device__ __forceinline__ float reduce(const float *x, size_t stride, int group, gqa_mode mode, float by)
 {
     float r = mode == GQA_MAX_S && isnan(x[0]) ? -INFINITY : x[0];
@@ -166,7 +166,7 @@ void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
         cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
 }
 
-/* ---- scores of tokens become scores of pages ---- */
+/* ---- scores of tokens to scores of pages ---- */
 
 typedef struct {
     float *out;
@@ -176,7 +176,7 @@ typedef struct {
     int64_t granule;
 } page_reduction_args;
 
-/* 16 lanes have an item of one head; lane i has its tokens i, i + 16, ... */
+/* 16 lanes share an item of one head; lane i has its tokens i, i + 16, ... */
 static __global__ void page_reduce_k(job_list<page_reduction_args> jobs)
 {
     const page_reduction_args &j = jobs.job[blockIdx.z];
@@ -209,7 +209,7 @@ void cuda_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
     });
 }
 
-/* ---- mass: the largest key from which on the scores have it, bit by bit ---- */
+/* ---- mass: the largest key such that the scores from it on have the mass, found bit by bit ---- */
 
 typedef struct {
     const float *score;
@@ -228,7 +228,7 @@ static mass_args mass_args_of(const mass_job &j)
             ptr<float>(j.slope), ptr<int64_t>(j.k)};
 }
 
-/* Of the scores [lo, hi) with a key of at least `least`: their mass, and their number. */
+/* Returns the mass of the scores [lo, hi) with a key of at least `least`; *count: their number. */
 static __device__ double mass_from(const float *s, int64_t lo, int64_t hi, unsigned least, float scale, float top,
                                    double *part, double *count)
 {
@@ -239,7 +239,7 @@ static __device__ double mass_from(const float *s, int64_t lo, int64_t hi, unsig
     return block_sum(mass, part);
 }
 
-/* A block has a list. Sums of doubles of fixed order: what is added never makes one smaller. */
+/* One block per list. Sums of doubles in a fixed order are monotonic: adding an item never reduces them. */
 template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) mass_k(job_list<mass_args> jobs)
 {
     SHARED(float, room, [MOST_WARPS]);
@@ -248,7 +248,7 @@ template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) mass_k(job
     const float *s = a.score + blockIdx.x * a.stride;
     int64_t lo = a.items.lo, hi = a.items.hi;
     if (GROUPS) {
-        places in = places_of(a.of, blockIdx.x, lo, hi);
+        group_columns in = columns_of(a.of, blockIdx.x, lo, hi);
         lo = in.first, hi = in.end;
     }
     int64_t n = max(hi - lo, (int64_t)0), most = min(a.most, n), k = most;
@@ -292,7 +292,7 @@ typedef struct {
     item_range items;
     int64_t count;
     uint64_t seed;
-    int layer, share, group;
+    int layer, heads_per_list, group;
     float *slope;
     unsigned long long *read;
     uint64_t bytes;
@@ -306,13 +306,13 @@ static slope_args slope_args_of(const slope_job &j)
     a.stride = j.stride, a.items = j.items;
     a.count = min((int64_t)j.count, j.items.hi - j.items.lo);
     a.seed = j.seed, a.layer = j.layer;
-    a.share = (int)(j.n_heads / j.n_lists), a.group = (int)(j.n_heads / j.rows.n_kv_heads);
+    a.heads_per_list = (int)(j.n_heads / j.n_lists), a.group = (int)(j.n_heads / j.rows.n_kv_heads);
     a.slope = ptr<float>(j.slope), a.read = ptr<unsigned long long>(j.read);
     a.bytes = slope_bytes(&j);
     return a;
 }
 
-/* A block has a list, a thread some of its draws, of one head after another. */
+/* One block per list; a thread takes some of its draws, for one head after another. */
 template <class T> static __global__ void slope_k(job_list<slope_args> jobs)
 {
     SHARED(double, part, [MOST_WARPS]);
@@ -320,7 +320,7 @@ template <class T> static __global__ void slope_k(job_list<slope_args> jobs)
     int list = (int)blockIdx.x;
     int64_t m = a.items.hi - a.items.lo;
     double cov = 0, var = 0;
-    for (int head = list * a.share; head < (list + 1) * a.share; head++) {
+    for (int head = list * a.heads_per_list; head < (list + 1) * a.heads_per_list; head++) {
         double n = 0, x = 0, y = 0, xx = 0, xy = 0;
         for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) {
             int64_t lo = i * m / a.count, size = (i + 1) * m / a.count - lo;
@@ -353,20 +353,20 @@ void cuda_select_slope(backend *be, const slope_job *jobs, size_t n)
     });
 }
 
-/* ---- choice: radix-select of the k-th largest, then lists in ascending order ---- */
+/* ---- selection: radix-select of the k-th largest, then lists in ascending order ---- */
 
-/* What a list is made of, in ascending order: n items, of which [lo, hi) are candidates. By groups these are the places
- * from `first` on, between the items before lo and those from `tail` on. */
+/* Entries of a list, in ascending order: n items, of which [lo, hi) are candidates. With groups, the candidates are the
+ * columns from `first` on, between the items before lo and those from `tail` on. */
 typedef struct {
     int64_t lo, hi, n, tail;
-    places in;
+    group_columns in;
 } entries;
 
 template <bool GROUPS>
 static __device__ __forceinline__ entries entries_of(const choice &c, const list_groups &g, size_t l)
 {
     if (!GROUPS) return {c.lo, c.hi, c.items, 0, {}};
-    places in = places_of(g, l, c.lo, c.hi);
+    group_columns in = columns_of(g, l, c.lo, c.hi);
     int64_t lo = min(c.head, c.items), hi = lo + max(in.end - in.first, (int64_t)0), tail = max(c.tail, lo);
     return {lo, hi, hi + max(c.items - tail, (int64_t)0), tail, in};
 }
@@ -376,8 +376,8 @@ template <bool GROUPS> static __device__ __forceinline__ spot spot_of(const entr
     if (!GROUPS) return {i, i};
     if (i < e.lo) return {i, 0};
     if (i >= e.hi) return {e.tail + i - e.hi, 0};
-    int64_t place = e.in.first + i - e.lo;
-    return {item_of(e.in, place), place};
+    int64_t column = e.in.first + i - e.lo;
+    return {item_of(e.in, column), column};
 }
 
 template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(job_list<choose_args> jobs)
@@ -393,7 +393,7 @@ template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(j
     int64_t k = to_take(a, l, e.hi - e.lo, &c);
     auto where = [&e](int64_t i) { return spot_of<GROUPS>(e, i); };
     if (k > 0) {
-        auto key = [&](int64_t i) { return key_of(s[where(i).place]); };
+        auto key = [&](int64_t i) { return key_of(s[where(i).column]); };
         unsigned prefix = kth_key(key, e.lo, e.hi, &k, count, found);
         c.least = prefix;
         c.ties = k;
@@ -419,7 +419,7 @@ static choose_args args_of(const choose_job &j)
             ptr<int64_t>(j.range)};
 }
 
-/* A block of threads a list. Places of groups are few, a small multiple of what is taken. */
+/* Runs one thread block per list. With groups there are few columns, a small multiple of the selection size. */
 void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
 {
     if (jobs->n_lists == 0 || !cuda_begin(be, "choose")) return;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* Choice of the best of many items: radix-select over many blocks of threads a list, in two launches for all lists of a
- * layer and all sequences of a batch. A block has ITEMS items. The first launch counts the leading digits of the keys;
- * the block of a list that is done last finds the digit of the k-th largest in these counts. In the second every block
- * leaves, in order, its items whose digit is large enough, and the one that is done last chooses among them: the rest
- * of the key in two digits of 10 bits, then the list. Counts are whole numbers: the order of the atomic adds decides
- * nothing.
- *   first   reads 4 N bytes, the scores
- *   second  4 N, writes 2 S for the S items that are left, reads them and their scores 5 times, from caches
- * S is k and what shares the digit of the k-th: of scores as they come an eighth of an octave, 1 to 4 thousand items at
- * 128k. The worst case, all scores in one digit, is S = N: right, but as slow as one block of threads is. */
+/* Top-k selection among many items: radix-select with several thread blocks per list, in two launches for all lists of
+ * a layer and all sequences of a batch. A block has ITEMS items. The first launch counts the leading digits of the
+ * keys; the last block of a list to finish finds the digit of the k-th largest. In the second launch every block
+ * stores, in order, its items whose digit is large enough. The last block selects among them by the rest of the key, in
+ * two digits of 10 bits, and writes the list. Counts are integers, so the order of the atomic adds does not matter.
+ * first   reads 4 N bytes, the scores
+ * second  reads 4 N, writes 2 S for the S remaining items, reads them and their scores 5 times, from caches
+ * S is k plus the items that share the digit of the k-th. A digit is an eighth of an octave of scores: typically 1 to 4
+ * thousand items at 128k. In the worst case all scores have one digit and S = N, which is correct but as slow as one
+ * thread block. */
 #include "config.h"
 
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/last.cuh"
 
 enum {
-    WIDE = 16384, /* more items than this: here */
+    WIDE = 16384, /* lists of more items use these kernels */
     BLOCK = 1024,
-    AHEAD = 8, /* items of a thread, all loads at once */
+    AHEAD = 8, /* items of a thread, loaded at once */
     RUN = 32 * AHEAD,
     ITEMS = BLOCK * AHEAD,
     BINS = 4096,
@@ -31,8 +31,8 @@ typedef struct {
     int *digits;       /* [lists][BINS], and */
     int *done;         /* [lists][2]: left at 0 */
     unsigned *least;   /* [lists]: the first digit of the k-th largest */
-    int *k;            /* [lists]: to take among the keys with that digit; 0: all is told by to_take */
-    int *count, *from; /* [lists][n_blocks]: items left in a block, and in those before it */
+    int *k;            /* [lists]: number to select among the keys with that digit; 0: to_take decided */
+    int *count, *from; /* [lists][n_blocks]: items remaining in a block, and in those before it */
     uint16_t *left;    /* [lists][n_blocks][ITEMS]: items, counted from the block's first */
     size_t n_blocks;
 } wide_room;
@@ -41,8 +41,8 @@ typedef struct {
 typedef struct {
     choice c;
     const float *score;
-    size_t list;  /* of all jobs */
-    int n_blocks; /* of its own */
+    size_t list;  /* index over all jobs */
+    int n_blocks; /* of this list */
     int64_t first, k;
 } view;
 
@@ -63,7 +63,7 @@ static __device__ __forceinline__ bool is_forced(const choice &c, int64_t i)
     return i < c.head || i >= c.tail;
 }
 
-/* Counts of digits in shared memory: equal digits that follow each other in a thread cost one atomic add. */
+/* Counts of digits in shared memory. Consecutive equal digits in a thread cost one atomic add. */
 typedef struct {
     int *bins, digit, n;
 } counter;
@@ -91,8 +91,8 @@ static __device__ __forceinline__ void counter_end(const counter &c)
     __syncthreads();
 }
 
-/* The largest digit down to which there are k keys; k becomes what is left within it. n: the counts of PER digits of
- * this thread, the largest first, of which the first thread has the largest. */
+/* Finds the largest digit down to which there are k keys; k becomes the remainder within it. n: counts of PER digits of
+ * this thread, in descending order; the first thread has the largest digits. */
 template <int PER> static __device__ unsigned narrow(const int n[PER], int64_t *k, int64_t *room)
 {
     int top = PER * (BLOCK - (int)threadIdx.x) - 1;
@@ -103,7 +103,7 @@ template <int PER> static __device__ unsigned narrow(const int n[PER], int64_t *
     before += block_before(all, room, &all);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        if (before < *k && before + n[i] >= *k) { /* of one thread */
+        if (before < *k && before + n[i] >= *k) { /* true in one thread */
             at[0] = top - i;
             at[1] = *k - before;
         }
@@ -150,13 +150,13 @@ static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jo
     if (threadIdx.x == 0) w.least[v.list] = least, w.k[v.list] = (int)v.k;
 }
 
-/* The block's items that may be chosen, in order. */
+/* Stores the block's items that may be selected, in order. */
 static __device__ void leave(const view &v, const wide_room &w, unsigned least, int64_t *room)
 {
     int64_t run = v.first + threadIdx.x / 32 * RUN, all;
     size_t block = v.list * w.n_blocks + blockIdx.x;
     unsigned lane = threadIdx.x % 32, kept[AHEAD];
-    bool none = v.k == 0 && v.c.least != 0; /* told without scores: no candidate is left; else all are */
+    bool none = v.k == 0 && v.c.least != 0; /* decided without scores: no candidate remains; else all do */
     float x[AHEAD];
     int n = 0;
 #pragma unroll
@@ -184,7 +184,7 @@ static __device__ void leave(const view &v, const wide_room &w, unsigned least, 
     if (threadIdx.x == 0) w.count[block] = (int)all;
 }
 
-/* from[b] for all blocks of a list; returns the items left in all of them. */
+/* Computes from[b] for all blocks of a list; returns the total number of remaining items. */
 static __device__ int64_t count_before(const view &v, const wide_room &w, int64_t *room)
 {
     const int *count = w.count + v.list * w.n_blocks;
@@ -201,7 +201,7 @@ static __device__ int64_t count_before(const view &v, const wide_room &w, int64_
     return before;
 }
 
-/* Item number e of those that are left. */
+/* Returns remaining item number e. */
 static __device__ __forceinline__ int64_t item_left(const view &v, const wide_room &w, int64_t e)
 {
     const int *from = w.from + v.list * w.n_blocks;
@@ -251,13 +251,13 @@ bool choose_is_wide(int64_t most)
     return most > WIDE;
 }
 
-/* Scratch of n_lists lists of so many items; false after a fault. */
+/* Sets up scratch for n_lists lists of that many items; returns false after a fault. */
 static bool room_of(backend *be, wide_room *w, size_t n_lists, int64_t n_items)
 {
     size_t all = n_lists * cuda_blocks((size_t)n_items, ITEMS);
     size_t bytes = all * (2 * sizeof(int) + ITEMS * sizeof(uint16_t)) + n_lists * (sizeof(int) + sizeof(unsigned));
     int *zeros = cuda_zeros(be, n_lists * (BINS + 2), "counts of digits");
-    unsigned char *p = (unsigned char *)cuda_room(be, &cuda_of(be)->parts, bytes, 1, "items that are left");
+    unsigned char *p = (unsigned char *)cuda_room(be, &cuda_of(be)->parts, bytes, 1, "remaining items");
     if (!zeros || !p) return false;
     w->n_blocks = all / n_lists;
     w->digits = zeros, w->done = zeros + n_lists * BINS;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that are queued whole: the stream is recorded between step_begin and step_end, and runs as one graph. Each step
- * is recorded anew, since bounds and addresses of uploads differ, into an executable graph of an earlier one where both
- * have the same launches; the host does so while the step before runs, whose graph is not touched: two of a size take
- * turns. Uploads pass through pinned memory that nobody
- * touches until they have happened. */
+/* Steps queued as a whole: the stream is captured between step_begin and step_end and runs as one graph. Each step is
+ * captured again, since bounds and upload addresses differ, and updates the executable graph of an earlier step with
+ * the same launches. The host does this while the previous step runs and leaves that step's graph alone, so two graphs
+ * of one size alternate. Uploads pass through pinned memory that is not reused before they are complete. */
 #include "config.h"
 
 #include <string.h>
@@ -11,8 +10,8 @@
 #include "kernels/cuda/cuda.cuh"
 
 enum {
-    PART = 256 << 10, /* of pinned memory, for uploads */
-    LOAD = 8 << 20    /* the same, for large ones */
+    PART = 256 << 10, /* bytes of a part of pinned memory, for uploads */
+    LOAD = 8 << 20    /* the same, for large uploads */
 };
 
 cudaError_t cuda_step_open(cuda_ctx *c)
@@ -27,7 +26,7 @@ cudaError_t cuda_step_open(cuda_ctx *c)
     return rc;
 }
 
-/* After a fault calls fail here as well: there is nothing left to tell. */
+/* After a fault these calls fail too; their errors are ignored. */
 void cuda_step_close(cuda_ctx *c)
 {
     for (int i = 0; i < CUDA_GRAPHS; i++)
@@ -44,9 +43,9 @@ void cuda_step_close(cuda_ctx *c)
 
 /* ---- graphs ---- */
 
-/* The executable graph for a step of n nodes: one of the same size that the step before did not use, an empty place, or
- * the one that was not used for longest. */
-static cuda_graph *place_of(cuda_ctx *c, size_t n)
+/* Returns the entry for a step of n nodes: an executable graph of the same size that the previous step did not use, an
+ * empty entry, or the least recently used one. */
+static cuda_graph *graph_entry(cuda_ctx *c, size_t n)
 {
     cuda_graph *best = &c->graph[0];
     for (int i = 0; i < CUDA_GRAPHS; i++) {
@@ -57,14 +56,14 @@ static cuda_graph *place_of(cuda_ctx *c, size_t n)
     return best;
 }
 
-/* Makes the recorded graph executable; NULL after a fault. */
+/* Makes the captured graph executable; returns NULL after a fault. */
 static cudaGraphExec_t prepare(backend *be, cudaGraph_t made)
 {
     cuda_ctx *c = cuda_of(be);
     size_t n = 0;
     cudaGraphExecUpdateResultInfo info;
     if (!cuda_check(be, cudaGraphGetNodes(made, NULL, &n), "the graph of a step")) return NULL;
-    cuda_graph *g = place_of(c, n);
+    cuda_graph *g = graph_entry(c, n);
     g->used = ++c->n_steps;
     if (g->exec && g->nodes == n) {
         cudaError_t rc = cudaGraphExecUpdate(g->exec, made, &info);
@@ -73,9 +72,9 @@ static cudaGraphExec_t prepare(backend *be, cudaGraph_t made)
             cuda_check(be, rc, "updating the graph of a step, %zu nodes", n);
             return NULL;
         }
-        cudaGetLastError(); /* it would come back from the next launch */
+        cudaGetLastError(); /* otherwise the next launch would return this error */
     }
-    /* One that still runs is given back when it is done. */
+    /* A graph that still runs is released when it finishes. */
     if (g->exec && !cuda_check(be, cudaGraphExecDestroy(g->exec), "the graph of a step")) return NULL;
     g->exec = NULL;
     if (!cuda_check(be, cudaGraphInstantiate(&g->exec, made, 0), "the graph of a step, %zu nodes", n)) return NULL;
@@ -87,10 +86,10 @@ void cuda_step_end(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
     cudaGraph_t made = NULL;
-    cuda_release_held(be);
+    cuda_queue_deferred(be);
     if (!c->recording) return;
     c->recording = false;
-    cudaError_t rc = cudaStreamEndCapture(c->stream, &made); /* also after a fault: the stream must be usable */
+    cudaError_t rc = cudaStreamEndCapture(c->stream, &made); /* also after a fault, so that the stream stays usable */
     if (be->fault.code == ST_OK && cuda_check(be, rc, "recording a step up to %s", c->last)) {
         cudaGraphExec_t x = prepare(be, made);
         if (x) cuda_check(be, cudaGraphLaunch(x, c->stream), "launching a step up to %s", c->last);
@@ -103,7 +102,7 @@ void cuda_step_end(backend *be)
     }
 }
 
-/* Uploads of a step begin in a part of pinned memory of their own, so that none has to be waited for inside it. */
+/* Starts a new part of pinned memory for the uploads of a step, so that none needs a wait inside the step. */
 static bool next_part(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
@@ -116,7 +115,7 @@ static bool next_part(backend *be)
 void cuda_step_begin(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
-    cuda_release_held(be);
+    cuda_queue_deferred(be);
     if (be->fault.code != ST_OK || c->no_graphs || c->recording || !next_part(be)) return;
     c->recording = cuda_check(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a step");
 }
@@ -126,7 +125,7 @@ void cuda_step_begin(backend *be)
 unsigned char *cuda_staging(backend *be, size_t bytes)
 {
     cuda_ctx *c = cuda_of(be);
-    cuda_release_held(be);
+    cuda_queue_deferred(be);
     if (be->fault.code != ST_OK || bytes > PART / 4) return NULL;
     if (c->used + bytes > PART) {
         cuda_step_end(be);
@@ -137,7 +136,7 @@ unsigned char *cuda_staging(backend *be, size_t bytes)
     return p;
 }
 
-/* One piece of pinned memory is filled while the other one is copied. */
+/* One piece of pinned memory is filled while the other is copied. */
 void cuda_load(backend *be, buf dst, const void *src, size_t bytes)
 {
     cuda_ctx *c = cuda_of(be);

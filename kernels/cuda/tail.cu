@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Samples of the rows that lists leave out (ops_tail.h). */
+/* Samples of the rows outside the lists (ops_tail.h). */
 #include "config.h"
 
 #include "kernels/cuda/attention.cuh"
@@ -7,7 +7,7 @@
 
 enum { ADDERS = 128 };
 
-/* First entry of a list, which ascends, whose slot is at least `slot`. */
+/* Returns the first entry of an ascending list whose slot is at least `slot`. */
 static __device__ __forceinline__ int64_t first_from(const attn_unit &u, int64_t slot)
 {
     int64_t lo = 0, hi = u.n;
@@ -26,7 +26,7 @@ typedef struct {
     size_t idx_stride, rows;
     int64_t n;
     uint64_t seed;
-    int layer, lists, share;
+    int layer, lists, heads_per_list;
     int32_t *out;
     int64_t *out_range, *left;
     float *bias;
@@ -41,13 +41,13 @@ static drawn_args drawn_args_of(const tail_sample_job &j)
     a.idx_stride = of.idx_stride, a.rows = j.rows;
     a.n = j.n;
     a.seed = j.seed, a.layer = j.layer;
-    a.lists = (int)of.n_lists, a.share = (int)(of.n_heads / of.n_lists);
+    a.lists = (int)of.n_lists, a.heads_per_list = (int)(of.n_heads / of.n_lists);
     a.out = ptr<int32_t>(j.idx), a.out_range = ptr<int64_t>(j.range), a.left = ptr<int64_t>(j.left);
     a.bias = ptr<float>(j.bias);
     return a;
 }
 
-/* The list of a sample, without what else attn_unit has. */
+/* Returns the list of a sample; other fields of attn_unit are not set. */
 static __device__ __forceinline__ attn_unit list_of(const drawn_args &j, int list)
 {
     attn_unit u = {};
@@ -57,7 +57,7 @@ static __device__ __forceinline__ attn_unit list_of(const drawn_args &j, int lis
     return u;
 }
 
-/* Token number `rank` of those that the list leaves. */
+/* Returns token number `rank` among those outside the list. */
 static __device__ __forceinline__ int64_t left_at(const drawn_args &j, const attn_unit &u, int64_t rank)
 {
     int64_t lo = 0, hi = j.n - 1;
@@ -69,7 +69,7 @@ static __device__ __forceinline__ int64_t left_at(const drawn_args &j, const att
     return lo;
 }
 
-/* A block has a list, a thread every ADDERS-th of its draws. */
+/* One block per list; a thread has every ADDERS-th of its draws. */
 static __global__ void sample_k(job_list<drawn_args> jobs)
 {
     const drawn_args &j = jobs.job[blockIdx.y];
@@ -80,7 +80,7 @@ static __global__ void sample_k(job_list<drawn_args> jobs)
         int64_t lo = i * m / b, size = (i + 1) * m / b - lo;
         int64_t rank = lo + tail_draw(j.seed, j.n - 1, j.layer, (size_t)list, (size_t)i, size);
         j.out[list * j.rows + (size_t)i] = (int32_t)left_at(j, u, rank);
-        for (int h = list * j.share; h < (list + 1) * j.share; h++)
+        for (int h = list * j.heads_per_list; h < (list + 1) * j.heads_per_list; h++)
             j.bias[h * j.rows + (size_t)i] = (float)log((double)size);
     }
     if (threadIdx.x > 0) return;
@@ -102,7 +102,7 @@ typedef struct {
     const float *scores, *parts;
     const int64_t *range, *left;
     size_t score_stride, stride;
-    int n_parts, share;
+    int n_parts, heads_per_list;
     float *out;
     unsigned long long *read;
 } missed_args;
@@ -113,13 +113,13 @@ static missed_args missed_args_of(const tail_missed_job &j)
     a.scores = ptr<float>(j.of.scores), a.parts = ptr<float>(j.parts);
     a.range = ptr<int64_t>(j.of.range), a.left = ptr<int64_t>(j.left);
     a.score_stride = j.of.score_stride, a.stride = j.stride;
-    a.n_parts = (int)j.n_parts, a.share = (int)(j.of.n_heads / j.of.n_lists);
+    a.n_parts = (int)j.n_parts, a.heads_per_list = (int)(j.of.n_heads / j.of.n_lists);
     a.out = ptr<float>(j.out);
     a.read = ptr<unsigned long long>(j.of.read);
     return a;
 }
 
-/* Share and sigma of a query head whose sample has b of m tokens. */
+/* Computes mass fraction and sigma of a query head whose sample has b of m tokens. */
 static __device__ __forceinline__ void missed_of(const missed_args &j, int head, int64_t b, int64_t m)
 {
     const float *score = j.scores + head * j.score_stride;
@@ -139,24 +139,24 @@ static __device__ __forceinline__ void missed_of(const missed_args &j, int head,
     j.out[2 * head + 1] = tau > 0 ? (float)(sqrt(var) / tau) : 0;
 }
 
-/* A block of one warp has a list, a thread every 32nd of its heads; the first one adds them up. */
+/* One block of one warp per list; a thread has every 32nd of its heads, and the first thread sums them. */
 static __global__ void missed_k(job_list<missed_args> jobs)
 {
     const missed_args &j = jobs.job[blockIdx.y];
-    int list = (int)blockIdx.x, first = list * j.share;
+    int list = (int)blockIdx.x, first = list * j.heads_per_list;
     int64_t b = j.range[2 * list + 1], m = j.left[list];
-    for (int h = (int)threadIdx.x; h < j.share; h += 32) missed_of(j, first + h, b, m);
+    for (int h = (int)threadIdx.x; h < j.heads_per_list; h += 32) missed_of(j, first + h, b, m);
     __syncthreads();
     if (threadIdx.x > 0 || !j.read) return;
     double sum = 0, off = 0;
-    for (int h = first; h < first + j.share; h++) {
+    for (int h = first; h < first + j.heads_per_list; h++) {
         double tau = (double)j.out[2 * h];
         sum += tau;
         off += tau * (1 - tau) * (double)j.out[2 * h + 1];
     }
     atomicAdd(&j.read[READ_MISSED], (unsigned long long)(sum * READ_ONE + 0.5));
     atomicAdd(&j.read[READ_MISSED_VAR], (unsigned long long)(off * off * READ_ONE + 0.5));
-    atomicAdd(&j.read[READ_MEASURED], (unsigned long long)j.share);
+    atomicAdd(&j.read[READ_MEASURED], (unsigned long long)j.heads_per_list);
 }
 
 void cuda_tail_missed(backend *be, const tail_missed_job *jobs, size_t n)

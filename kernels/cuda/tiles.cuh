@@ -9,14 +9,14 @@
 
 enum { PAD = 4 };
 
-/* Floats from row to row of a tile. */
+/* Returns the floats from row to row of a tile. */
 static __host__ __device__ __forceinline__ int stride_of(int dim)
 {
     return (dim + 3) / 4 * 4 + PAD;
 }
 
-/* Entries [at, at + KEYS) of the list as floats, those in blocks as they are held, N channels at once; what lies
- * outside [lo, hi) may hold anything and becomes 0. */
+/* Loads entries [at, at + KEYS) of the list as floats, N channels at a time; block rows stay in their stored form.
+ * Entries outside [lo, hi) may hold anything and become 0. */
 template <class T, int N, bool CODES, int KEYS, int BLOCK>
 static __device__ void load_tile(float *tile, const half_rows &rows, const attn_unit &u, int64_t at, int64_t lo,
                                  int64_t hi)
@@ -38,8 +38,8 @@ static __device__ void load_tile(float *tile, const half_rows &rows, const attn_
     }
 }
 
-/* Products of the query row q with the KEYS / PER_ROW rows of a tile that this thread, one of PER_ROW, has: mine, mine
- * + PER_ROW, ... */
+/* Computes the products of the query row q with KEYS / PER_ROW rows of a tile. PER_ROW threads share the tile; this one
+ * has rows mine, mine + PER_ROW, ... */
 template <int KEYS, int PER_ROW>
 static __device__ __forceinline__ void tile_products(float s[KEYS / PER_ROW], const float *q, const float *tile,
                                                      int mine, int stride)

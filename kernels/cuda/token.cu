@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Choice of tokens by exact scores (ops_token.h). */
+/* Selection of tokens by exact scores (ops_token.h). */
 #include "config.h"
 
 #include "kernels/cuda/scores.cuh"
@@ -23,7 +23,7 @@ static __device__ __forceinline__ int query_of(const token_scores &j, int kv_hea
     return kv_head * (j.heads / j.kv) + i;
 }
 
-/* The query heads that read one kv head into shared memory. */
+/* Loads the query heads that read one kv head into shared memory. */
 static __device__ __forceinline__ void load_queries(float *to, const token_scores &j, int kv_head)
 {
     int dim = j.rows.dim, group = j.heads / j.kv;
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void load_queries(float *to, const token_score
     __syncthreads();
 }
 
-/* 16 lanes have a row of one kv head. */
+/* 16 lanes share a row of one kv head. */
 template <class T> static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(token_scores j)
 {
     SHARED_DYN(float, mine);
@@ -70,7 +70,7 @@ void cuda_token_score(backend *be, const token_score_job *j)
     if (j->votes.p) cuda_select_combine(be, &votes, 1);
 }
 
-/* ---- selections that are used again ---- */
+/* ---- reused selections ---- */
 
 typedef struct {
     float *probe;
@@ -81,7 +81,7 @@ typedef struct {
     int64_t most, lo, hi;
 } match_args;
 
-/* Product of two rows of memory by 16 lanes, in all of them. */
+/* Returns the product of two rows in memory, by 16 lanes, in all of them. */
 static __device__ __forceinline__ float dot_lanes(const float *x, const float *y, int lane, int n)
 {
     float p = 0;
@@ -149,7 +149,7 @@ void cuda_token_keep(backend *be, buf out, buf in, int64_t lo, int64_t hi, buf s
 
 /* ---- copies ---- */
 
-/* A thread has an element of K and of V. */
+/* One thread per element of K and V. */
 template <class T>
 static __global__ void gather_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx,
                                 int64_t n)
@@ -164,7 +164,7 @@ static __global__ void gather_k(float *k, float *v, size_t cap, half_rows keys, 
     v[to] = element_of<T>(values, head, slot, c);
 }
 
-/* The same of rows in blocks; a warp has a row, blockIdx.z: of K or of V. */
+/* The same for block rows: one warp per row; blockIdx.z: K or V. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     gather_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx, int64_t n)
@@ -172,11 +172,11 @@ static __global__ void __launch_bounds__(BLOCK)
     const void *rows = blockIdx.z ? values.exact : keys.exact;
     int64_t i = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
     int head = blockIdx.y, dim = keys.dim;
-    bool turned = blockIdx.z ? values.turned : keys.turned;
+    bool rotated = blockIdx.z ? values.rotated : keys.rotated;
     float x[ROW_BLOCKS_MAX];
     if (i >= n) return;
     size_t slot = (size_t)idx[i];
-    get_row(x, row_of<T>(rows, head * keys.cap + slot, dim), dim, turned);
+    get_row(x, row_of<T>(rows, head * keys.cap + slot, dim), dim, rotated);
     store_lanes((blockIdx.z ? v : k) + (head * cap + (size_t)i) * dim, x, dim);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What votes need of a head's scores (GQA_VOTE): the log of the sum of exp over its candidates. A block of threads has
- * a chunk of VOTE_ITEMS items, an item a thread, and the block that is done last joins the chunks: one order, whatever
- * kernel the scores come from. */
+/* Log-sum-exp over a head's candidates, as needed by votes (GQA_VOTE). A thread block has a chunk of VOTE_ITEMS items,
+ * one per thread, and the block that finishes last joins the chunks. The order is the same whichever kernel computes
+ * the scores. */
 #ifndef KERNELS_CUDA_VOTES_CUH
 #define KERNELS_CUDA_VOTES_CUH
 
@@ -11,12 +11,12 @@
 
 enum { VOTE_ITEMS = 256, VOTE_WARPS = VOTE_ITEMS / 32 };
 
-/* Of some items: their largest logit, and the sum of exp(logit - top), 0 where top is not finite. */
+/* Largest logit of some items, and the sum of exp(logit - top), 0 if top is not finite. */
 typedef struct {
     float top, sum;
 } vote_part;
 
-/* Scratch of the votes of a launch. */
+/* Scratch for the votes of a launch. */
 typedef struct {
     vote_part *parts; /* [jobs][heads][most]; NULL: no votes */
     float *lse;       /* [jobs][heads] */
@@ -38,21 +38,21 @@ static __device__ __forceinline__ vote_part join_parts(vote_part a, vote_part b)
             __fadd_rn(__fmul_rn(a.sum, expf(__fsub_rn(a.top, top))), __fmul_rn(b.sum, expf(__fsub_rn(b.top, top))))};
 }
 
-/* Of a warp's items, a logit a lane. */
+/* Returns the part of a warp's items, one logit per lane. */
 static __device__ __forceinline__ vote_part part_of_warp(float x)
 {
     float top = warp_max(x);
     return {top, warp_sum(isinf(top) ? 0 : expf(__fsub_rn(x, top)))};
 }
 
-/* Chunks [first, first + n) hold the candidates. */
+/* Returns the number of chunks that hold the candidates; *first: the first of them. */
 static __device__ __forceinline__ int chunks_of(int64_t lo, int64_t hi, int *first)
 {
     *first = (int)(lo / VOTE_ITEMS);
     return hi > lo ? (int)((hi - 1) / VOTE_ITEMS) - *first + 1 : 0;
 }
 
-/* All chunks of a head, by one warp. */
+/* Joins all chunks of a head, with one warp. */
 static __device__ __forceinline__ float lse_of_parts(const vote_part *parts, int n)
 {
     vote_part p = {-INFINITY, 0};
@@ -66,9 +66,9 @@ static __device__ __forceinline__ float lse_of_parts(const vote_part *parts, int
     return isinf(p.top) ? p.top : p.top + logf(p.sum);
 }
 
-/* For n_heads heads of all jobs and up to n_items items; false after a fault. */
+/* Sets up scratch for n_heads heads of all jobs and up to n_items items. Returns false after a fault. */
 bool vote_room_of(backend *be, vote_room *v, size_t n_heads, int64_t n_items, float scale);
-/* Votes of up to CUDA_JOBS jobs, whose lse the room has. */
+/* Computes the votes of up to CUDA_JOBS jobs, whose lse are in v. */
 void cuda_combine_votes(backend *be, const combine_job *jobs, size_t n, const vote_room *v);
 
 #endif

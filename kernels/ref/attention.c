@@ -20,8 +20,8 @@ bool ref_sees(const attn_job *j, const attn_list *l, size_t t, int64_t i)
     return at <= p && (j->band <= 0 || p - at < j->band);
 }
 
-/* Rotates a key of d channels. */
-static void turn(float *row, const float *table, size_t d)
+/* Applies RoPE to a key of d channels. */
+static void rotate(float *row, const float *table, size_t d)
 {
     for (size_t c = 0; c < d / 2; c++) {
         float a = row[c], b = row[c + d / 2];
@@ -30,7 +30,7 @@ static void turn(float *row, const float *table, size_t d)
     }
 }
 
-/* One query head of one token: two passes over the visible keys, the maximum first. */
+/* Attends one query head of one token in two passes over the visible keys: the maximum first. */
 static void attend_one(const attn_job *j, size_t t, size_t head)
 {
     size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads);
@@ -47,7 +47,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             size_t slot = list_slot(&l, i);
             double s = 0;
             ref_row(&j->rows, false, kv_head, slot, row);
-            if (j->turn.p) turn(row, f32_at(j->turn, (size_t)i * d), d);
+            if (j->rope.p) rotate(row, f32_at(j->rope, (size_t)i * d), d);
             for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
             s = s * (double)j->scale + (j->bias.p ? (double)f32_at(j->bias, 0)[head * j->bias_stride + (size_t)i] : 0);
             if (pass == 0) {
@@ -71,7 +71,7 @@ static bool seen(const attn_job *j, const attn_list *l, int64_t i)
     return false;
 }
 
-/* Whether entry i is the first of [lo, i] that has a code row of its group of K. */
+/* True if entry i is the first of [lo, i] with a quantized row of its group of K. */
 static bool first_of_group(const kv_codes *c, const attn_list *l, int64_t lo, int64_t i)
 {
     const int32_t *at = i32_at(c->k_at, 0);
@@ -83,7 +83,7 @@ static bool first_of_group(const kv_codes *c, const attn_list *l, int64_t lo, in
     return true;
 }
 
-/* Bytes of the K row (value: V row) of entry i, as ops.h has them counted. */
+/* Returns the bytes of the K row (value: V row) of entry i, counted as in ops.h. */
 static size_t entry_bytes(const attn_job *j, const attn_list *l, int64_t lo, int64_t i, bool value)
 {
     const kv_codes *c = &j->rows.codes;
@@ -139,7 +139,7 @@ void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n
             sum = 0;
             for (size_t i = 0; i < n_parts; i++) {
                 double l = (double)ref_get(lses, DT_F32, i * n_rows + r);
-                if (isinf(l)) continue; /* its rows may hold anything */
+                if (isinf(l)) continue; /* its rows are undefined */
                 double w = exp(l - top);
                 sum += w;
                 acc += w * (double)ref_get(parts, DT_F32, (i * n_rows + r) * dim + c);

@@ -27,7 +27,7 @@ void ref_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size
     }
 }
 
-/* |phi_j|_1 of each row into weights; returns their sum. */
+/* Writes |phi_j|_1 of each row to weights; returns their sum. */
 static double activations(buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
 {
     double floor = 0, total = 0;
@@ -60,7 +60,7 @@ void ref_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_
     }
 }
 
-/* Inner product, or cosine. */
+/* Returns the inner product or the cosine. */
 static double likeness(const block_index *i, buf a, size_t at_a, size_t at_b, size_t n)
 {
     double dot = 0, aa = 0, bb = 0;
@@ -113,13 +113,13 @@ void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int
     }
 }
 
-/* Mean of the keys of the best tokens of the block whose first token has position p0 and row r0. */
+/* Averages the keys of the best tokens of the block whose first token has position p0 and row r0. */
 static void form_head(const block_index *x, const kv_rows *keys, const band_mass *m, size_t block, size_t head,
                       size_t p0, size_t r0)
 {
     size_t d = x->head_dim, kv_head = head / (x->n_heads / x->n_kv_heads);
     double sum[256] = {0};
-    float last = 0; /* mass and index of the token taken before */
+    float last = 0; /* mass and index of the previous token taken */
     size_t last_i = 0;
     for (size_t r = 0; r < x->reps; r++) {
         float top = 0;
@@ -127,7 +127,7 @@ static void form_head(const block_index *x, const kv_rows *keys, const band_mass
         for (size_t i = 0; i < x->size; i++) {
             float a = m ? *f32_at(m->mass, head * m->ring + (p0 + i) % m->ring) : 0;
             if (!(a == a)) a = -INFINITY;
-            if (r > 0 && (a > last || (a == last && i <= last_i))) continue; /* taken */
+            if (r > 0 && (a > last || (a == last && i <= last_i))) continue; /* already taken */
             if (best < x->size && !(a > top)) continue;
             top = a;
             best = i;
@@ -183,7 +183,7 @@ static double entropy(const float *score, int64_t lo, int64_t hi)
     if (isinf(most)) return 0;
     for (int64_t i = lo; i < hi; i++) {
         double s = (double)score[i] - (double)most;
-        if (!(s > -60)) continue; /* a million of them do not show in a double; exp of -700 is slow */
+        if (!(s > -60)) continue; /* too small to affect the sum in double; exp of -700 is slow */
         double w = exp(s);
         z += w;
         sum += w * s;
@@ -191,8 +191,8 @@ static double entropy(const float *score, int64_t lo, int64_t hi)
     return log(z) - sum / z;
 }
 
-/* The share of `layer` in what is left, layers in ascending order. */
-static double share_of(const entropy_pool *p, size_t layer, double theta)
+/* Returns the fraction of the remaining items for `layer`; layers ascend. */
+static double fraction_of(const entropy_pool *p, size_t layer, double theta)
 {
     double later = 0, left = (double)(p->n_layers - layer);
     int64_t count = *i64_at(p->count, 0);
@@ -205,7 +205,7 @@ void ref_block_take(backend *be, const entropy_pool *p, size_t layer, buf score,
     int64_t *pool = i64_at(p->pool, 0), reserve = p->least * (int64_t)(p->n_layers - layer - 1);
     float theta = (float)entropy(f32_at(score, 0), n.lo, n.hi);
     ref_put(p->theta, DT_F32, layer, theta);
-    int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)*pool + 0.5);
+    int64_t b = (int64_t)floor(fraction_of(p, layer, (double)theta) * (double)*pool + 0.5);
     if (b < p->least) b = p->least;
     if (b > p->most) b = p->most;
     if (b > *pool - reserve) b = *pool - reserve;

@@ -9,10 +9,10 @@
 
 /* ---- bound ---- */
 
-/* q: turned as the rows are, without signs. */
+/* q: absolute values, rotated like the rows. */
 static float bound_in_blocks(const kv_rows *r, size_t head, size_t slot, const float *q)
 {
-    const certify_blocks rule = certify_blocks_of(r->type, r->turned & KV_TURNED_K, r->head_dim);
+    const certify_blocks rule = certify_blocks_of(r->type, r->rotated & KV_ROTATED_K, r->head_dim);
     size_t d = r->head_dim;
     const unsigned char *row = r->k.p + (head * r->cap + slot) * kv_row_bytes(r->type, d);
     float w[256], scale[256 / ROW_BLOCK], all = 0;
@@ -21,7 +21,7 @@ static float bound_in_blocks(const kv_rows *r, size_t head, size_t slot, const f
     for (size_t c = 0; c < d; c++) {
         int code = r->type == DT_Q8 ? row[c] : row[c / 2] >> c % 2 * 4 & 15;
         w[c] = certify_block_width(&rule, r->type, scale[c / ROW_BLOCK], code - qblock_offset(r->type));
-        w[c] = (w[c] + rule.turn * all) + rule.least;
+        w[c] = (w[c] + rule.rotation * all) + rule.least;
     }
     return all < INFINITY ? ref_dot16(q, w, d) : INFINITY;
 }
@@ -63,7 +63,7 @@ void ref_certify_bound(backend *be, const score_job *jobs, size_t n)
         for (size_t h = 0; h < j->n_heads; h++) {
             float q[256];
             memcpy(q, f32_at(j->q, h * r->head_dim), r->head_dim * sizeof *q);
-            if (r->turned & KV_TURNED_K) ref_turn(q, r->head_dim);
+            if (r->rotated & KV_ROTATED_K) ref_hadamard(q, r->head_dim);
             for (size_t c = 0; c < r->head_dim; c++) q[c] = fabsf(q[c]);
             for (int64_t t = j->items.lo; t < j->items.hi; t++)
                 f32_at(j->score, h * j->stride)[t] = bound_of(r, h / (j->n_heads / r->n_kv_heads), (size_t)t, q);
@@ -73,7 +73,7 @@ void ref_certify_bound(backend *be, const score_job *jobs, size_t n)
 
 /* ---- choose ---- */
 
-/* A head's tokens: exp of the upper and lower logits, in units of the largest upper one. */
+/* A head's tokens. Sums are those of exp of the upper and lower logits, in units of the largest upper one. */
 typedef struct {
     double top;
     const float *score, *error;
@@ -100,14 +100,14 @@ static head_scores scores_of(const certify_job *j, size_t h)
     return s;
 }
 
-/* Whether candidate a comes before b in the order of choose_job. */
+/* True if candidate a precedes b in the order of choose_job. */
 static bool comes_before(const float *s, int64_t a, int64_t b)
 {
     float x = isnan(s[a]) ? -INFINITY : s[a], y = isnan(s[b]) ? -INFINITY : s[b];
     return x > y || (x == y && a < b);
 }
 
-/* The candidate at place k of that order, of n > k. */
+/* Returns candidate number k in that order, of n > k. */
 static int64_t candidate_at(const float *s, int64_t n, int64_t k)
 {
     int64_t before = -1, a = 0;
@@ -118,7 +118,7 @@ static int64_t candidate_at(const float *s, int64_t n, int64_t k)
     return a - 1;
 }
 
-/* Bound of a head whose list takes the first k candidates. */
+/* Returns the bound of a head whose list takes the first k candidates. */
 static float bound_at(const certify_job *j, const head_scores *s, size_t list, int64_t k)
 {
     const float *order = f32_at(j->order, list * j->stride) + j->items.lo;
@@ -143,7 +143,7 @@ static void certify_list(const certify_job *j, size_t list)
     for (size_t h = list * group; h < (list + 1) * group; h++) {
         head_scores s = scores_of(j, h);
         int64_t lo = j->least < most ? j->least : most, hi = most;
-        while (lo < hi) { /* the bound falls as k grows */
+        while (lo < hi) { /* the bound decreases with k */
             int64_t mid = lo + (hi - lo) / 2;
             if (bound_at(j, &s, list, mid) <= j->eps) hi = mid;
             else lo = mid + 1;

@@ -21,7 +21,7 @@ void ref_cluster_sort(const cluster_index *x, const cluster_fill *j, size_t head
         start[c] = at;
         at += n;
     }
-    /* from its own start each cluster's number runs up to the next one's */
+    /* each cluster's count runs from its own start to the next one's */
     for (size_t i = 0; i < j->n; i++) member[start[code[i] + 1]++] = (int32_t)(j->first + (int64_t)i);
 }
 
@@ -55,7 +55,7 @@ void ref_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *j
     }
 }
 
-/* ---- choice ---- */
+/* ---- selection ---- */
 
 float ref_cluster_score(const cluster_choice *j, size_t head, int64_t c)
 {
@@ -63,7 +63,7 @@ float ref_cluster_score(const cluster_choice *j, size_t head, int64_t c)
     return isnan(s) ? -INFINITY : s;
 }
 
-/* Nothing is taken or left. */
+/* Resets the selection of a head. */
 void ref_cluster_begin(const cluster_choice *j, size_t head)
 {
     size_t words = cluster_words(j->n_slots);
@@ -104,7 +104,7 @@ void ref_cluster_leave(const cluster_choice *j, size_t head, int64_t c)
 
 enum { DONE, OPEN, LEFT };
 
-/* The first of the clusters that are open, in the order of the choice; -1: none is. */
+/* Returns the first open cluster in the order of selection, or -1. */
 static int64_t first_open(const cluster_choice *j, size_t head, const uint32_t *state)
 {
     int64_t best = -1;

@@ -15,7 +15,7 @@ void ref_coded_redo(backend *be, const void *x, const kv_rows *rows, int64_t n)
 {
 }
 
-/* Code row `row` of a head: its codes as numbers. */
+/* Unpacks quantized row `row` of a head to integer codes as floats. */
 static void codes_of(const kv_rows *r, size_t head, size_t row, float *out)
 {
     const kv_codes *c = &r->codes;
@@ -53,7 +53,7 @@ static float score_by_run(const kv_rows *r, size_t head, size_t row, const float
     return score;
 }
 
-/* q: turned as the rows are. */
+/* q: rotated like the rows. */
 static float score_of(const kv_rows *r, size_t head, size_t slot, const float *q)
 {
     int64_t row = r->codes.bits ? i32_at(r->codes.k_at, 0)[slot] : (int64_t)slot;
@@ -73,7 +73,7 @@ void ref_coded_score(backend *be, const score_job *jobs, size_t n)
         for (size_t h = 0; h < j->n_heads; h++) {
             float q[256];
             memcpy(q, f32_at(j->q, h * r->head_dim), r->head_dim * sizeof *q);
-            if (r->turned & KV_TURNED_K) ref_turn(q, r->head_dim);
+            if (r->rotated & KV_ROTATED_K) ref_hadamard(q, r->head_dim);
             for (int64_t t = lo; t < hi; t++)
                 f32_at(j->score, h * j->stride)[t] = score_of(r, h / (j->n_heads / r->n_kv_heads), (size_t)t, q);
         }

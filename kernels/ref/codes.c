@@ -8,22 +8,22 @@
 #include "kernels/ops_codes.h"
 #include "kernels/ref/ref.h"
 
-/* Which of a row's two halves: K and V have the same form but for the place of their pairs. */
+/* K or V of a store: both have the same layout except for their pairs. */
 typedef struct {
     buf exact, code, pair;
     const int32_t *at;
-    bool by_token, turned;
+    bool by_token, rotated;
 } half_rows;
 
 static half_rows half_of(const kv_rows *r, bool value)
 {
     const kv_codes *c = &r->codes;
-    bool k_turned = r->turned & KV_TURNED_K, v_turned = r->turned & KV_TURNED_V;
-    if (value) return (half_rows){r->v, c->v, c->v_pair, (const int32_t *)(void *)c->v_at.p, true, v_turned};
-    return (half_rows){r->k, c->k, c->k_pair, (const int32_t *)(void *)c->k_at.p, c->by_token, k_turned};
+    bool k_rotated = r->rotated & KV_ROTATED_K, v_rotated = r->rotated & KV_ROTATED_V;
+    if (value) return (half_rows){r->v, c->v, c->v_pair, (const int32_t *)(void *)c->v_at.p, true, v_rotated};
+    return (half_rows){r->k, c->k, c->k_pair, (const int32_t *)(void *)c->k_at.p, c->by_token, k_rotated};
 }
 
-/* Index of the f16 number a of a code row's channel; that of b, behind it. */
+/* Returns the index of the f16 number a of a quantized row's channel, and in *b that of b. */
 static size_t pair_at(const kv_rows *r, bool by_token, size_t head, size_t row, size_t ch, size_t *b)
 {
     const kv_codes *c = &r->codes;
@@ -45,7 +45,7 @@ void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
     size_t d = r->head_dim, bits = (size_t)c->bits;
     int64_t row = bits ? h.at[slot] : (int64_t)slot;
     if (row >= 0) {
-        ref_get_row(out, h.exact.p + (head * r->cap + (size_t)row) * kv_row_bytes(r->type, d), r->type, h.turned, d);
+        ref_get_row(out, h.exact.p + (head * r->cap + (size_t)row) * kv_row_bytes(r->type, d), r->type, h.rotated, d);
         return;
     }
     row = -1 - row;
@@ -61,7 +61,7 @@ void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
 static unsigned code_of(const codes_rule *r, float top, float x)
 {
     x = rintf((x - r->less) * r->times / r->by) + r->add;
-    return !(x > 0) ? 0 : x > top ? (unsigned)top : (unsigned)x; /* NaN: 0 */
+    return !(x > 0) ? 0 : x > top ? (unsigned)top : (unsigned)x; /* NaN becomes 0 */
 }
 
 static void put_code(const kv_rows *r, buf code, size_t head, size_t row, size_t ch, unsigned x)
@@ -72,14 +72,14 @@ static void put_code(const kv_rows *r, buf code, size_t head, size_t row, size_t
     *p = (unsigned char)((*p & ~mask) | x << shift);
 }
 
-/* Exact rows of one head that become codes. */
+/* Rows of one head to quantize. */
 typedef struct {
     const kv_rows *rows;
-    bool value; /* V of them */
+    bool value; /* their V, not K */
     size_t head;
-    const int64_t *all;  /* which: a list for all heads, */
+    const int64_t *all;  /* rows: one list for all heads, */
     const int32_t *each; /* or this head's */
-    const float *factor; /* of each channel; NULL: 1 */
+    const float *factor; /* factor of each channel; NULL: 1 */
 } source;
 
 static void source_row(float *x, const source *s, size_t i)
@@ -97,7 +97,7 @@ static float channel_of(const source *s, size_t i, size_t c)
     return x[c];
 }
 
-/* The group of code rows [row, row + n) and channels [ch, end), made of the rows [i0, i0 + n) of the source. */
+/* Quantizes the group of rows [row, row + n) and channels [ch, end) from the rows [i0, i0 + n) of the source. */
 static void encode_group(const kv_rows *r, const half_rows *h, const source *s, size_t i0, size_t row, size_t n,
                          size_t ch, size_t end)
 {
@@ -119,7 +119,7 @@ static void encode_group(const kv_rows *r, const half_rows *h, const source *s, 
     ref_put(h->pair, DT_F16, ib, q.b);
 }
 
-/* Encodes n rows of one head. */
+/* Quantizes n rows of one head. */
 static void encode_head(const kv_rows *r, bool value, const source *s, size_t first, size_t n)
 {
     half_rows h = half_of(r, value);
@@ -139,7 +139,7 @@ void ref_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, siz
     }
 }
 
-/* Exact rows to exact rows. */
+/* Copies float or block rows, converting their type. */
 static void copy_head(const kv_rows *to, bool value, const source *s, size_t first, size_t n)
 {
     size_t d = to->head_dim, row = kv_row_bytes(to->type, d);
@@ -147,7 +147,7 @@ static void copy_head(const kv_rows *to, bool value, const source *s, size_t fir
         float x[256];
         unsigned char *at = (value ? to->v : to->k).p + (s->head * to->cap + first + i) * row;
         source_row(x, s, i);
-        ref_put_row(at, to->type, to->turned & (value ? KV_TURNED_V : KV_TURNED_K), x, d);
+        ref_put_row(at, to->type, to->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K), x, d);
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The choice of a token: a whole sort, and sums in its order. */
+/* Selection of a token with a complete sort, and sums in its order. */
 #include "config.h"
 
 #include <float.h>
@@ -23,7 +23,7 @@ static int in_order(const void *pa, const void *pb)
     return a->x != b->x ? (a->x < b->x) - (a->x > b->x) : a->id - b->id;
 }
 
-/* The first item up to which the mass exceeds `mass`; the last, if none does. */
+/* Returns the first item up to which the mass exceeds `mass`, or the last one. */
 static const item *find(const item *it, size_t n, double mass, double *up_to)
 {
     size_t i = 0;
@@ -40,7 +40,7 @@ static int32_t largest(const float *x, size_t n)
     return (int32_t)best;
 }
 
-/* The largest sum of value and noise of the items up to `last`, of those that min-p leaves. */
+/* Returns the item with the largest sum of value and noise up to `last`, among those that min-p leaves. */
 static int32_t noisiest(const draw_rule *r, const item *it, const item *last)
 {
     double most = 0;
@@ -54,7 +54,7 @@ static int32_t noisiest(const draw_rule *r, const item *it, const item *last)
     return id;
 }
 
-static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, float share)
+static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, float fraction)
 {
     size_t keep = draw_keep(r, n);
     double all = 0, most = 0, kept, up_to;
@@ -73,16 +73,16 @@ static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, fl
         kept = fmin(kept, up_to);
     }
     if (r->how == DRAW_GUMBEL) return noisiest(r, it, last);
-    return find(it, keep, fmin((double)share * kept, all * (1 - 1e-9)), &up_to)->id;
+    return find(it, keep, fmin((double)fraction * kept, all * (1 - 1e-9)), &up_to)->id;
 }
 
-void ref_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
+void ref_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf fraction)
 {
     item *it;
     if (MEM_NEW(&it, vocab, &be->fault) != ST_OK) return;
     for (size_t i = 0; i < n; i++) {
         const float *row = (const float *)(const void *)x.p + i * vocab;
-        float at = ref_get(share, DT_F32, i);
+        float at = ref_get(fraction, DT_F32, i);
         ((int32_t *)(void *)ids.p)[i] = rule[i].temp == 0 ? largest(row, vocab) : choose(&rule[i], it, row, vocab, at);
     }
     mem_free(it);

@@ -10,7 +10,7 @@
 
 /* ---- column sums ---- */
 
-/* The weight that query t of a head gives entry i of a list. */
+/* Returns the weight that query t of a head gives entry i of a list. */
 static float weight_of(const attn_job *j, size_t t, size_t head, const attn_list *l, int64_t i)
 {
     size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads), row = t * j->n_heads + head;
@@ -32,7 +32,7 @@ static float combined(float sum, float x, int how)
     return sum + x;
 }
 
-/* Bytes of the K rows of a list. */
+/* Returns the bytes of the K rows of a list. */
 static uint64_t key_bytes(const attn_job *j, const attn_list *l)
 {
     const kv_codes *c = &j->rows.codes;
@@ -67,7 +67,7 @@ void ref_count_sums(const attn_job *j, size_t n_groups, bool add)
 void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
 {
     size_t heads = j->n_heads / n_groups;
-    float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
+    float factor = how == COMBINE_MEAN ? 1 / (float)heads : 1;
     ref_count_sums(j, n_groups, add);
     for (size_t g = 0; g < n_groups; g++) {
         const attn_list l = ref_list_of(j, g * heads);
@@ -76,7 +76,7 @@ void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, 
             for (size_t t = 0; t < j->n_tok; t++) {
                 float w = 0;
                 for (size_t h = g * heads; h < (g + 1) * heads; h++) w = combined(w, weight_of(j, t, h, &l, i), how);
-                total += w * share;
+                total += w * factor;
             }
             *f32_at(sum, g * stride + (size_t)i) = total;
         }
@@ -86,12 +86,12 @@ void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, 
 void ref_evict_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how)
 {
     size_t heads = n_heads / n_groups;
-    float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
+    float factor = how == COMBINE_MEAN ? 1 / (float)heads : 1;
     for (size_t g = 0; g < n_groups; g++)
         for (size_t i = 0; i < n; i++) {
             float x = *f32_at(in, g * heads * stride + i);
             for (size_t h = 1; h < heads; h++) x = combined(x, *f32_at(in, (g * heads + h) * stride + i), how);
-            *f32_at(out, g * stride + i) = x * share;
+            *f32_at(out, g * stride + i) = x * factor;
         }
 }
 
@@ -124,7 +124,7 @@ void ref_evict_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_hea
 
 /* ---- lists ---- */
 
-/* One of the lists. */
+/* Pointers into one list. */
 typedef struct {
     int32_t *at, *slot;
     float *score;
@@ -158,7 +158,7 @@ void ref_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, bu
     }
 }
 
-/* A score as an integer of the same order; NaN like -INFINITY, -0 like 0. */
+/* Maps a score to an integer of the same order; NaN like -INFINITY, -0 like 0. */
 static uint32_t key_of(const view *v, int64_t i)
 {
     float x = v->score[i];
@@ -169,7 +169,7 @@ static uint32_t key_of(const view *v, int64_t i)
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* Which of the first n entries stay: those above `key`, and the first `ties` of those equal to it. */
+/* Rule for the first n entries: those above `key` stay, and the first `ties` of those equal to it. */
 typedef struct {
     uint32_t key;
     int64_t ties;
@@ -182,7 +182,8 @@ static int64_t count_from(const view *v, int64_t n, uint32_t key)
     return count;
 }
 
-/* The cut that leaves k of n entries: the largest key that at least k of them reach, bit by bit. */
+/* Returns the cut that leaves k of n entries. Its key is the largest that at least k entries reach, found bit by
+ * bit. */
 static cut cut_of(const view *v, int64_t n, int64_t k)
 {
     cut c = {0, 0};
@@ -193,7 +194,7 @@ static cut cut_of(const view *v, int64_t n, int64_t k)
     return c;
 }
 
-/* The entry of the smallest score, the last of equal ones. */
+/* Returns the entry with the smallest score, the last one of equals. */
 static int64_t weakest(const view *v, int64_t n)
 {
     int64_t at = 0;
@@ -207,7 +208,7 @@ static int64_t weakest(const view *v, int64_t n)
     return at;
 }
 
-/* Entry i moves down to w; the slot of an entry dropped before takes its place. */
+/* Moves entry i down to w; the slot of a dropped entry takes its place. */
 static void move_down(view *v, int64_t w, int64_t i)
 {
     v->at[w] = v->at[i];
@@ -218,13 +219,13 @@ static void move_down(view *v, int64_t w, int64_t i)
     v->slot[i] = slot;
 }
 
-/* What the budget drops of a list. */
+/* Entries of a list that the budget drops. */
 typedef struct {
     int32_t *slot, *at; /* NULL: not wanted */
     int64_t n;
 } dropped;
 
-static void tell(dropped *d, const view *v, int64_t i)
+static void record(dropped *d, const view *v, int64_t i)
 {
     if (!d->slot) return;
     d->slot[d->n] = v->slot ? v->slot[i] : v->at[i];
@@ -249,7 +250,7 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, dropped d, int6
     if (read) *read += (uint64_t)open * sizeof(float);
     if (*v->count == r->budget + 1) {
         int64_t victim = weakest(v, open);
-        tell(&d, v, victim);
+        record(&d, v, victim);
         drop(v, victim, 1);
         return;
     }
@@ -257,7 +258,7 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, dropped d, int6
     for (int64_t i = 0; i < *v->count; i++) {
         uint32_t key = i < open ? key_of(v, i) : UINT32_MAX;
         if (i < open && (key < c.key || (key == c.key && c.ties-- <= 0))) {
-            tell(&d, v, i);
+            record(&d, v, i);
             continue;
         }
         if (w < i) move_down(v, w, i);
@@ -277,7 +278,7 @@ void ref_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_ru
 
 /* ---- compaction ---- */
 
-/* Copies a row of all regions of list k. */
+/* Copies a row in all regions of list k. */
 static void move_row(const kv_rows *r, const kept_rows *l, size_t k, int32_t to, int32_t from)
 {
     size_t row = kv_row_bytes(r->type, r->head_dim), first = l->n_lists == 1 ? 0 : k;

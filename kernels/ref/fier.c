@@ -10,7 +10,7 @@ static size_t ring_at(const fier_index *x, size_t head, int64_t pos, size_t c)
     return (head * x->group + (size_t)pos % x->group) * x->head_dim + c;
 }
 
-/* New keys from position first on; older ones are in the ring. */
+/* New keys from position first on; earlier ones are in the ring. */
 typedef struct {
     buf k;
     int64_t first;
@@ -40,7 +40,7 @@ static levels range_of(const fier_index *x, const new_keys *n, size_t head, size
     return (levels){0.5f * (lo + hi), lo, hi};
 }
 
-/* Levels and bits of the tokens [begin, to) of one group. */
+/* Sets levels and bits of one channel for the tokens [begin, to) of a group. */
 static void set_channel(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t begin, int64_t to)
 {
     levels l = range_of(x, n, head, c, begin, to);
@@ -55,7 +55,7 @@ static void set_channel(const fier_index *x, const new_keys *n, size_t head, siz
     }
 }
 
-/* The group that starts at `begin` and has tokens up to `to`. */
+/* Sets the group that starts at `begin` and has tokens up to `to`. */
 static void set_group(const fier_index *x, const new_keys *n, int64_t begin, int64_t to)
 {
     for (size_t h = 0; h < x->n_kv_heads; h++)
@@ -154,7 +154,7 @@ uint64_t fier_job_bytes(const score_job *j)
     uint64_t bytes = 0;
     if (!j->spans) return parts * fier_head_bytes(x, j->items);
     for (size_t i = 0; i < parts; i++) {
-        span_list l = ref_part_places(j, i, parts);
+        span_list l = ref_part_columns(j, i, parts);
         for (int64_t r = 0; r < l.n; r++) {
             int64_t at[2];
             span_items(&l, r, at);
@@ -189,7 +189,7 @@ static void score_tokens(const score_job *j)
     size_t parts = score_parts(j, x->n_kv_heads);
     for (size_t h = 0; h < j->n_heads; h++) {
         float *out = (float *)(void *)j->score.p + h * j->stride;
-        span_list l = ref_part_places(j, h / (j->n_heads / parts), parts);
+        span_list l = ref_part_columns(j, h / (j->n_heads / parts), parts);
         ref_span_blanks(out, j->stride, 1, &l);
         for (int64_t p = l.first; p < l.end; p++)
             out[p] = estimate(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),

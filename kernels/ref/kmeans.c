@@ -80,7 +80,7 @@ static void row_of(float *out, const unit *u, int64_t slot)
         out[c] = j->less.p ? row[at + c] - *f32_at(j->less, u->head * d + at + c) : row[at + c];
 }
 
-/* code [n]: room for the keys' centroids. false: nothing moved. */
+/* Runs one iteration. code [n]: work space for the keys' centroids. False if no centroid moved. */
 static bool step(const unit *u, float *centroid, int32_t *code)
 {
     const kmeans_job *j = u->j;

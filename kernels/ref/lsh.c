@@ -7,7 +7,7 @@
 #include "kernels/ops_lsh.h"
 #include "kernels/ref/ref.h"
 
-/* The codes of x (head_dim numbers), one a table, `stride` apart. */
+/* Computes the codes of v (head_dim numbers), one a table, `stride` apart. */
 static void codes_of(uint16_t *code, size_t stride, const lsh_index *x, const float *v)
 {
     for (size_t l = 0; l < x->tables; l++) {
@@ -18,7 +18,7 @@ static void codes_of(uint16_t *code, size_t stride, const lsh_index *x, const fl
     }
 }
 
-/* Codes and norms of the tokens of a kv head. */
+/* Computes codes and norms of the tokens of a kv head. */
 static void hash(uint16_t *code, const lsh_index *x, const kv_rows *rows, size_t head, slot_range range)
 {
     float k[256];
@@ -38,7 +38,7 @@ void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, const uint16_
     for (int64_t t = range.first; t < range.first + range.n; t++) start[code[t] + 1]++;
     for (size_t b = 1; b < n; b++) start[b] += start[b - 1];
     for (int64_t t = range.first; t < range.first + range.n; t++) entry[start[code[t]]++] = (int32_t)t;
-    for (size_t b = n - 1; b > 0; b--) start[b] = start[b - 1]; /* each was moved to its bucket's end */
+    for (size_t b = n - 1; b > 0; b--) start[b] = start[b - 1]; /* each start was advanced to its bucket's end */
     start[0] = 0;
 }
 
@@ -58,7 +58,7 @@ static size_t bucket_of(const lsh_index *x, const float *dots, size_t l)
     return b;
 }
 
-/* Hits of query head h, 2 where there are more; the bytes of the entries that were read. */
+/* Counts hits of query head h, at most 2 a token; returns the bytes of the entries read. */
 static size_t hits_of(const lsh_job *j, size_t h, unsigned char *hits, const float *dots)
 {
     const lsh_index *x = j->x;

@@ -8,8 +8,8 @@
 #include "kernels/comm.h"
 #include "kernels/ref/ref.h"
 
-/* Fresh address space is zero and takes memory only where it is touched. Small buffers come from
- * the heap, where sanitizers see each one's end. */
+/* Fresh address space is zero and takes memory only when it is touched. Small buffers come from the heap, so that
+ * sanitizers see their ends. */
 enum { MAP_FROM = 1 << 20 };
 
 status ref_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
@@ -67,7 +67,7 @@ size_t ref_available(backend *be)
 
 status ref_reserve(backend *be, const step_size *most, err *e)
 {
-    (void)be, (void)most, (void)e; /* it is the host's */
+    (void)be, (void)most, (void)e; /* all memory is the host's */
     return ST_OK;
 }
 
@@ -76,7 +76,7 @@ status ref_select_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
     return ST_OK;
 }
 
-/* Ops are done when they return. */
+/* Ops are finished when they return. */
 void ref_sync(backend *be)
 {
 }
@@ -108,6 +108,7 @@ const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free};
 
 static const backend_ops ref_ops = {.chunk = 512,
                                     .tier = &ref_tier,
+                                    .qblocks = QBLOCK_TYPES,
                                     .host = &ref_host,
                                     .certify = &ref_certify,
                                     CORE_OPS(OP_ENTRY, ref_, ref_) OP_FAMILIES(REF_FAMILY)};

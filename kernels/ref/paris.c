@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV in plain C. The float32 orders of ops_paris.h are kept here too: ids, bins and scores decide a selection,
- * which must not differ between backends. */
+/* ParisKV in plain C. It keeps the float32 orders of ops_paris.h: ids, bins and scores decide a selection, which must
+ * not differ between backends. */
 #include "config.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static float rotate(const paris_index *x, float *v)
     for (size_t i = 0; i < dim; i++) v[i] *= by;
     for (size_t r = 0; r < x->rounds; r++) {
         for (size_t i = 0; i < dim; i++) v[i] *= ref_get(x->sign, DT_F32, r * dim + i);
-        ref_turn(v, dim);
+        ref_hadamard(v, dim);
     }
     return norm;
 }
@@ -47,7 +47,7 @@ void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, slot
     }
 }
 
-/* Number of thresholds below u, by halves. NaN: none. */
+/* Returns the number of thresholds below u by binary search. NaN: none. */
 static inline unsigned bin_of(float u)
 {
     unsigned t = (paris_threshold[3] < u) * 4u;
@@ -149,7 +149,7 @@ static int by_dot(const void *pa, const void *pb)
 
 static void make_bonus(const paris_job *j)
 {
-    /* paris_dim is 8 blocks: rows of y follow each other */
+    /* paris_dim is 8 blocks: rows of y are contiguous */
     size_t n = j->x->n_kv_heads * paris_subspaces(j->x->head_dim);
     const int32_t *count = (const int32_t *)(void *)j->x->count.p;
     for (size_t b = 0; b < n; b++) {
@@ -197,7 +197,7 @@ static void find_candidates(const paris_job *j, size_t head)
     int least = 255;
     for (int64_t i = 0; i < n; i++) count[s[i]]++;
     while (least > 0 && left > count[least]) left -= count[least--];
-    /* all above `least`, and of those with `least` the first `left` */
+    /* all above `least`, and the first `left` of those equal to it */
     for (int64_t i = 0; i < n; i++)
         if (s[i] > least || (s[i] == least && left-- > 0)) *out++ = (int32_t)(j->range.first + i);
 }

@@ -29,7 +29,7 @@ void ref_pq_redo(backend *be, const void *x, const kv_rows *rows, int64_t n)
 {
 }
 
-/* The products with all centroids of a kv head: [parts][words]. */
+/* Computes the products with all centroids of a kv head: [parts][words]. */
 static void products(const pq_index *x, size_t head, const float *q, float *table)
 {
     size_t dim = x->head_dim / x->parts, words = pq_words(x);

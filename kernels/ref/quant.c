@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Weights in blocks, as ops_weights.h defines them. */
+/* Weights in blocks (ops_weights.h). */
 #include "config.h"
 
 #include <math.h>
@@ -9,14 +9,14 @@
 #include "kernels/ops_weights.h"
 #include "kernels/ref/ref.h"
 
-/* ---- 32 weights to a scale and codes ---- */
+/* ---- quantizing 32 weights ---- */
 
 static uint16_t scale_of(float d)
 {
-    return qblock_limit(f32_to_f16(d)); /* to nearest even */
+    return qblock_limit(f32_to_f16(d)); /* rounds to nearest even */
 }
 
-/* The bits of the largest magnitude; 0x7f800000 and above: something is not finite. */
+/* Returns the bits of the largest magnitude; 0x7f800000 and above if a weight is not finite. */
 static int32_t largest_of(const float w[QBLOCK_COLS])
 {
     int32_t most = 0;
@@ -27,7 +27,7 @@ static int32_t largest_of(const float w[QBLOCK_COLS])
     return most;
 }
 
-/* Codes, not yet offset, for the scale d. */
+/* Computes codes without their offset for the scale d. */
 static void round_all(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float d, float lo, float hi)
 {
     float inverse = d < 0 || d > 0 ? 1 / d : 0;
@@ -86,52 +86,20 @@ uint16_t ref_quantize_block(uint8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS
 
 /* ---- matrices ---- */
 
-/* Block `b` of the group that row r is in. */
-static unsigned char *block_of(buf p, dtype t, size_t cols, size_t r, size_t b)
-{
-    return p.p + r / QBLOCK_ROWS * qblock_group_bytes(t, cols) + b * qblock_bytes(t);
-}
-
-/* Where the code of column c of row r is in a block; Q4: of columns c and c + 16. */
-static size_t code_at(size_t r, size_t c)
-{
-    return QBLOCK_SCALES + QBLOCK_LINE * (c / 4) + 4 * (r % QBLOCK_ROWS) + c % 4;
-}
-
-static void put_row(unsigned char *block, dtype t, size_t r, uint16_t d, const uint8_t code[QBLOCK_COLS])
-{
-    memcpy(block + 2 * (r % QBLOCK_ROWS), &d, 2);
-    for (size_t c = 0; c < QBLOCK_COLS / (t == DT_Q8 ? 1 : 2); c++)
-        block[code_at(r, c)] = (uint8_t)(t == DT_Q8 ? code[c] : code[c] | code[c + QBLOCK_COLS / 2] << 4);
-}
-
 void ref_quantize(backend *be, buf out, dtype type, weight w)
 {
     for (size_t r = 0; r < qblock_groups(w.rows) * QBLOCK_ROWS; r++)
         for (size_t b = 0; b < qblock_count(w.cols); b++) {
             float v[QBLOCK_COLS] = {0};
-            uint8_t code[QBLOCK_COLS];
+            qblock_values to = {0};
             for (size_t c = 0; c < QBLOCK_COLS && b * QBLOCK_COLS + c < w.cols && r < w.rows; c++)
                 v[c] = ref_get(w.p, w.type, r * w.cols + b * QBLOCK_COLS + c);
-            uint16_t d = ref_quantize_block(code, v, type);
-            put_row(block_of(out, type, w.cols, r, b), type, r, d, code);
+            to.d = ref_quantize_block(to.code, v, type);
+            qblock_put(qblock_at(out.p, type, w.cols, r, b), type, r, &to);
         }
 }
 
-/* code - offset of the columns of block b of row r; the scale is returned. */
-static float get_row(int code[QBLOCK_COLS], const weight *w, size_t r, size_t b)
-{
-    const unsigned char *block = block_of(w->p, w->type, w->cols, r, b);
-    for (size_t c = 0; c < QBLOCK_COLS; c++) {
-        bool high = w->type == DT_Q4 && c >= QBLOCK_COLS / 2;
-        int u = block[code_at(r, high ? c - QBLOCK_COLS / 2 : c)];
-        if (w->type == DT_Q4) u = high ? u >> 4 : u & 15;
-        code[c] = u - qblock_offset(w->type);
-    }
-    return ref_get((buf){(unsigned char *)(uintptr_t)block}, DT_F16, r % QBLOCK_ROWS);
-}
-
-/* Block b of a row of x in 8 bits; the scale is returned. */
+/* Rounds block b of a row of x to 8 bits; returns the scale. */
 static float round_x(int code[QBLOCK_COLS], const float *x, size_t cols, size_t b)
 {
     float most = 0;
@@ -148,21 +116,44 @@ static float round_x(int code[QBLOCK_COLS], const float *x, size_t cols, size_t 
     return inverse > 0 ? most / 127 : 0;
 }
 
-/* One product, of x itself with `exact`. */
-static double dot(const weight *w, size_t r, const float *x, bool exact)
+/* Multiplies 32 columns of a row with x itself. */
+static double dot_exact(const qblock_part *p, bool minimum, const float *x, size_t n)
 {
     double sum = 0;
-    int code[QBLOCK_COLS], xc[QBLOCK_COLS];
+    float w[QBLOCK_COLS];
+    qblock_decode(w, p, minimum, n);
+    for (size_t c = 0; c < n; c++) sum += (double)w[c] * (double)x[c];
+    return sum;
+}
+
+/* Multiplies 32 columns of a row with x in 8 bits. */
+static double dot_codes(const qblock_part *p, const int x[QBLOCK_COLS])
+{
+    double dot[2] = {0};
+    int sum = 0;
+    for (size_t c = 0; c < QBLOCK_COLS; c++) {
+        dot[c / (QBLOCK_COLS / 2)] += (double)p->code[c] * x[c];
+        sum += x[c];
+    }
+    return (double)p->scale[0] * dot[0] + (double)p->scale[1] * dot[1] + (double)p->minimum * sum;
+}
+
+/* Computes one product; with `exact`, of x itself. */
+static double dot(const weight *w, size_t r, const float *x, bool exact)
+{
+    const size_t parts = qblock_cols(w->type) / QBLOCK_COLS;
+    double sum = 0;
     for (size_t b = 0; b < qblock_count(w->cols); b++) {
-        double d = (double)get_row(code, w, r, b), part = 0;
+        size_t left = w->cols - b * QBLOCK_COLS, n = left < QBLOCK_COLS ? left : QBLOCK_COLS;
+        qblock_part p;
+        int code[QBLOCK_COLS];
+        qblock_get(&p, qblock_at(w->p.p, w->type, w->cols, r, b / parts), w->type, r, b % parts);
         if (exact) {
-            for (size_t c = 0; c < QBLOCK_COLS && b * QBLOCK_COLS + c < w->cols; c++)
-                part += code[c] * (double)x[b * QBLOCK_COLS + c];
+            sum += dot_exact(&p, qblock_kind_of(w->type).minimum, x + b * QBLOCK_COLS, n);
         } else {
-            d *= (double)round_x(xc, x, w->cols, b);
-            for (size_t c = 0; c < QBLOCK_COLS; c++) part += code[c] * xc[c];
+            float scale = round_x(code, x, w->cols, b);
+            sum += (double)scale * dot_codes(&p, code);
         }
-        sum += d * part;
     }
     return sum;
 }

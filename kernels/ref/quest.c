@@ -15,7 +15,7 @@ static void add_to_mean(const quest_index *x, size_t head, int64_t pos, const fl
     }
 }
 
-/* One key joins page p of a head. */
+/* Adds one key to its page of a head. */
 static void add_key(const quest_index *x, size_t head, int64_t pos, const float *k)
 {
     size_t d = x->head_dim, page = (size_t)pos / x->page, at = (head * x->cap + page) * 2 * d;
@@ -56,7 +56,8 @@ void ref_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t
         }
 }
 
-/* Each term is the larger of two rounded products, so no key of the page scores more, whatever rounds. */
+/* Returns the score of a page. Each term is the larger of two rounded products, so no key of the page scores more
+ * despite rounding. */
 static float page_score(const quest_index *x, size_t head, int64_t page, const float *q)
 {
     size_t d = x->head_dim, at = (head * x->cap + (size_t)page) * quest_rows(x) * d;
@@ -81,7 +82,7 @@ void ref_quest_score(backend *be, const score_job *jobs, size_t n)
         size_t d = x->head_dim, parts = score_parts(j, x->n_kv_heads), heads = j->n_heads / parts;
         for (size_t h = 0; h < j->n_heads; h++) {
             float *out = (float *)(void *)j->score.p + h * j->stride;
-            span_list l = ref_part_places(j, h / heads, parts);
+            span_list l = ref_part_columns(j, h / heads, parts);
             ref_span_blanks(out, j->stride, 1, &l);
             for (int64_t p = l.first; p < l.end; p++)
                 out[p] = page_score(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),

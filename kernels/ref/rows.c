@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* K and V rows in blocks, as ops_rows.h defines them. */
+/* K and V rows in blocks (ops_rows.h). */
 #include "config.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "kernels/half.h"
 #include "kernels/ref/ref.h"
 
-void ref_turn(float *x, size_t n)
+void ref_hadamard(float *x, size_t n)
 {
     for (size_t span = 1; span < n; span *= 2)
         for (size_t i = 0; i < n; i++) {
@@ -21,7 +21,7 @@ void ref_turn(float *x, size_t n)
     for (size_t i = 0; i < n; i++) x[i] *= by;
 }
 
-void ref_put_row(unsigned char *at, dtype t, bool turned, const float *x, size_t n)
+void ref_put_row(unsigned char *at, dtype t, bool rotated, const float *x, size_t n)
 {
     float row[256];
     if (!dtype_in_qblocks(t)) {
@@ -29,7 +29,7 @@ void ref_put_row(unsigned char *at, dtype t, bool turned, const float *x, size_t
         return;
     }
     memcpy(row, x, n * sizeof *row);
-    if (turned) ref_turn(row, n);
+    if (rotated) ref_hadamard(row, n);
     for (size_t b = 0; b < n / ROW_BLOCK; b++) {
         uint8_t code[ROW_BLOCK];
         unsigned char *to = at + row_code_bytes(t, b * ROW_BLOCK);
@@ -40,7 +40,7 @@ void ref_put_row(unsigned char *at, dtype t, bool turned, const float *x, size_t
     }
 }
 
-void ref_get_row(float *x, const unsigned char *at, dtype t, bool turned, size_t n)
+void ref_get_row(float *x, const unsigned char *at, dtype t, bool rotated, size_t n)
 {
     buf b = {(unsigned char *)(uintptr_t)at};
     if (!dtype_in_qblocks(t)) {
@@ -51,15 +51,15 @@ void ref_get_row(float *x, const unsigned char *at, dtype t, bool turned, size_t
         int code = t == DT_Q8 ? at[i] : at[i / 2] >> i % 2 * 4 & 15;
         x[i] = ref_get(buf_at(b, row_code_bytes(t, n)), DT_F16, i / ROW_BLOCK) * (float)(code - qblock_offset(t));
     }
-    if (turned) ref_turn(x, n);
+    if (rotated) ref_hadamard(x, n);
 }
 
 void ref_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool value, size_t n)
 {
     unsigned char row[256 * sizeof(float)];
-    bool turned = rows->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    bool rotated = rows->rotated & (value ? KV_ROTATED_V : KV_ROTATED_K);
     for (size_t i = 0; i < n * rows->n_kv_heads; i++) {
-        ref_put_row(row, rows->type, turned, f32_at(in, i * rows->head_dim), rows->head_dim);
-        ref_get_row(f32_at(out, i * rows->head_dim), row, rows->type, turned, rows->head_dim);
+        ref_put_row(row, rows->type, rotated, f32_at(in, i * rows->head_dim), rows->head_dim);
+        ref_get_row(f32_at(out, i * rows->head_dim), row, rows->type, rotated, rows->head_dim);
     }
 }

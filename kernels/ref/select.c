@@ -44,7 +44,7 @@ static double logit(const float *x, float scale)
     return isnan(*x) ? -(double)INFINITY : (double)*x * (double)scale;
 }
 
-/* Log of the sum of exp of n logits. */
+/* Returns the log of the sum of exp of n logits. */
 static double log_sum(const double *x, size_t n)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -54,7 +54,7 @@ static double log_sum(const double *x, size_t n)
     return top + log(sum);
 }
 
-/* Of one head over its candidates. */
+/* Returns the log-sum-exp of one head over its candidates. */
 static double head_lse(const float *x, int64_t lo, int64_t hi, float scale)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -66,7 +66,7 @@ static double head_lse(const float *x, int64_t lo, int64_t hi, float scale)
 
 enum { GROUP_MAX = 1024 };
 
-/* A head without a finite score has no vote. */
+/* Computes votes. A head without a finite score has no vote. */
 static void vote(const combine_job *j, float *out, const float *in, size_t group)
 {
     double lse[GROUP_MAX], x[GROUP_MAX];
@@ -96,7 +96,7 @@ void ref_select_combine(backend *be, const combine_job *jobs, size_t n)
     for (const combine_job *j = jobs; j < jobs + n; j++) {
         size_t group = j->n_heads / j->n_lists;
         if (group > GROUP_MAX) {
-            err_set(&be->fault, ST_UNSUPPORTED, "selection: %zu query heads share a list, at most %d", group,
+            err_set(&be->fault, ST_UNSUPPORTED, "selection: %zu query heads share a list: must be at most %d", group,
                     (int)GROUP_MAX);
             return;
         }
@@ -109,7 +109,7 @@ void ref_select_combine(backend *be, const combine_job *jobs, size_t n)
     }
 }
 
-/* x [n] scores of an item's tokens. */
+/* Returns the mean of the scores x [n] of an item's tokens. */
 static float mean_of(const float *x, int64_t n)
 {
     float part[16] = {0};
@@ -138,7 +138,7 @@ static bool before(const float *s, int64_t a, int64_t b)
     return x > y || (x == y && a < b);
 }
 
-/* Whether item i is among the first k of the candidates [lo, hi). */
+/* True if item i is among the first k of the candidates [lo, hi). */
 static bool is_chosen(const float *s, int64_t i, int64_t lo, int64_t hi, int64_t k)
 {
     int64_t rank = 0;
@@ -146,7 +146,7 @@ static bool is_chosen(const float *s, int64_t i, int64_t lo, int64_t hi, int64_t
     return rank < k;
 }
 
-/* The first of the candidates in order behind `last`; -1: of all. */
+/* Returns the candidate that follows `last` in order; -1: the first one. */
 static int64_t next_best(const float *s, const span_list *l, int64_t last)
 {
     int64_t best = -1;
@@ -184,7 +184,7 @@ void ref_select_mass(backend *be, const mass_job *jobs, size_t n)
 
 /* ---- slopes ---- */
 
-/* Sums over the draws of one head, about its means. */
+/* Adds covariance and variance over the draws of one head about its means. */
 static void add_slope(const slope_job *j, size_t list, size_t head, double *cov, double *var)
 {
     size_t d = j->rows.head_dim, group = j->n_heads / j->rows.n_kv_heads, n = 0;
@@ -215,10 +215,10 @@ static void add_slope(const slope_job *j, size_t list, size_t head, double *cov,
 void ref_select_slope(backend *be, const slope_job *jobs, size_t n)
 {
     for (const slope_job *j = jobs; j < jobs + n; j++) {
-        size_t share = j->n_heads / j->n_lists;
+        size_t group = j->n_heads / j->n_lists;
         for (size_t l = 0; l < j->n_lists; l++) {
             double cov = 0, var = 0;
-            for (size_t h = l * share; h < (l + 1) * share; h++) add_slope(j, l, h, &cov, &var);
+            for (size_t h = l * group; h < (l + 1) * group; h++) add_slope(j, l, h, &cov, &var);
             *f32_at(j->slope, l) = (float)slope_within(cov, var);
         }
         if (j->read.p) add_bytes(j->read, slope_bytes(j));
@@ -238,7 +238,7 @@ span_list ref_span_list(const item_spans *g, size_t list, int64_t lo, int64_t hi
     return l;
 }
 
-span_list ref_part_places(const score_job *j, size_t i, size_t parts)
+span_list ref_part_columns(const score_job *j, size_t i, size_t parts)
 {
     if (j->spans) return ref_span_list(j->spans, i * j->spans->n_lists / parts, j->items.lo, j->items.hi);
     return (span_list){.first = j->items.lo, .end = j->items.hi};
@@ -252,7 +252,7 @@ void ref_span_blanks(float *score, size_t stride, size_t n_heads, const span_lis
     }
 }
 
-/* Whether a candidate is chosen. */
+/* True if a candidate is selected. */
 static bool takes(const choose_job *j, size_t list, int64_t item, int64_t lo, int64_t hi, int64_t k)
 {
     const float *s = (const float *)(void *)j->score.p + list * j->stride;

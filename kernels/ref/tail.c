@@ -5,7 +5,7 @@
 
 #include "kernels/ref/ref.h"
 
-/* Entries of a list, which ascends, with a slot of at most p. */
+/* Returns the number of entries of an ascending list with a slot of at most p. */
 static int64_t entries_until(const attn_list *l, int64_t p)
 {
     int64_t lo = 0, hi = l->n;
@@ -17,7 +17,7 @@ static int64_t entries_until(const attn_list *l, int64_t p)
     return lo;
 }
 
-/* Token number `rank`, from 0 on, of those of n that a list leaves. */
+/* Returns token number `rank`, counted from 0, of the n tokens without those in a list. */
 static int64_t left_at(const attn_list *l, int64_t n, int64_t rank)
 {
     int64_t lo = 0, hi = n - 1;
@@ -29,8 +29,8 @@ static int64_t left_at(const attn_list *l, int64_t n, int64_t rank)
     return lo;
 }
 
-/* The sample of one list, which is that of query heads from `head` on. */
-static void sample_list(const tail_sample_job *j, size_t list, size_t head, size_t share)
+/* Draws the sample of one list, which belongs to `group` query heads from `head` on. */
+static void sample_list(const tail_sample_job *j, size_t list, size_t head, size_t group)
 {
     const attn_list l = ref_list_of(&j->of, head);
     int64_t m = j->n - l.n, most = (int64_t)j->rows, b = m < most ? m : most;
@@ -38,7 +38,7 @@ static void sample_list(const tail_sample_job *j, size_t list, size_t head, size
         int64_t lo = i * m / b, size = (i + 1) * m / b - lo;
         int64_t rank = lo + tail_draw(j->seed, j->n - 1, j->layer, list, (size_t)i, size);
         *i32_at(j->idx, list * j->rows + (size_t)i) = (int32_t)left_at(&l, j->n, rank);
-        for (size_t h = head; h < head + share; h++)
+        for (size_t h = head; h < head + group; h++)
             *f32_at(j->bias, h * j->rows + (size_t)i) = (float)log((double)size);
     }
     *i64_at(j->range, 2 * list) = 0;
@@ -49,17 +49,17 @@ static void sample_list(const tail_sample_job *j, size_t list, size_t head, size
 void ref_tail_sample(backend *be, const tail_sample_job *jobs, size_t n)
 {
     for (const tail_sample_job *j = jobs; j < jobs + n; j++) {
-        size_t share = j->of.n_heads / j->of.n_lists;
-        for (size_t l = 0; l < j->of.n_lists; l++) sample_list(j, l, l * share, share);
+        size_t group = j->of.n_heads / j->of.n_lists;
+        for (size_t l = 0; l < j->of.n_lists; l++) sample_list(j, l, l * group, group);
     }
 }
 
-/* Share and sigma of a query head whose sample has b of m tokens. */
+/* Computes tau and sigma of a query head whose sample has b of m tokens. */
 static void missed_of(const tail_missed_job *j, size_t head, int64_t b, int64_t m)
 {
     float *out = f32_at(j->out, 2 * head);
     const float *score = f32_at(j->of.scores, head * j->of.score_stride);
-    double top = -(double)INFINITY, all = 0, tau = 0, turns = 0, before = 0;
+    double top = -(double)INFINITY, all = 0, tau = 0, squares = 0, before = 0;
     out[0] = out[1] = 0;
     for (size_t p = 0; p < j->n_parts; p++) top = fmax(top, (double)*f32_at(j->parts, p * j->stride + head));
     for (size_t p = 0; p < j->n_parts; p++) all += exp((double)*f32_at(j->parts, p * j->stride + head) - top);
@@ -67,10 +67,10 @@ static void missed_of(const tail_missed_job *j, size_t head, int64_t b, int64_t 
     for (int64_t i = 0; i < b; i++) {
         double y = exp((double)score[i] - top) / all;
         tau += y;
-        turns += i ? (y - before) * (y - before) : 0;
+        squares += i ? (y - before) * (y - before) : 0;
         before = y;
     }
-    double var = b < m ? (1 - (double)b / (double)m) * (double)b / (2 * (double)(b - 1)) * turns : 0;
+    double var = b < m ? (1 - (double)b / (double)m) * (double)b / (2 * (double)(b - 1)) * squares : 0;
     tau = fmin(tau, 1);
     out[0] = (float)tau;
     out[1] = tau > 0 ? (float)(sqrt(var) / tau) : 0;
@@ -79,9 +79,9 @@ static void missed_of(const tail_missed_job *j, size_t head, int64_t b, int64_t 
 void ref_tail_missed(backend *be, const tail_missed_job *jobs, size_t n)
 {
     for (const tail_missed_job *j = jobs; j < jobs + n; j++)
-        for (size_t l = 0, share = j->of.n_heads / j->of.n_lists; l < j->of.n_lists; l++) {
+        for (size_t l = 0, group = j->of.n_heads / j->of.n_lists; l < j->of.n_lists; l++) {
             double sum = 0, off = 0;
-            for (size_t h = l * share; h < (l + 1) * share; h++) {
+            for (size_t h = l * group; h < (l + 1) * group; h++) {
                 missed_of(j, h, *i64_at(j->of.range, 2 * l + 1), *i64_at(j->left, l));
                 double tau = (double)*f32_at(j->out, 2 * h);
                 sum += tau;
@@ -91,6 +91,6 @@ void ref_tail_missed(backend *be, const tail_missed_job *jobs, size_t n)
             uint64_t *read = (uint64_t *)(void *)j->of.read.p;
             read[READ_MISSED] += (uint64_t)(sum * READ_ONE + 0.5);
             read[READ_MISSED_VAR] += (uint64_t)(off * off * READ_ONE + 0.5);
-            read[READ_MEASURED] += share;
+            read[READ_MEASURED] += group;
         }
 }

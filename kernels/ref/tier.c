@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which pages of rows are in memory, for backends whose memory is the host's. */
+/* Residency of row pages, for backends that use host memory. */
 #include "config.h"
 
 #include "kernels/ref/ref.h"
@@ -14,16 +14,16 @@
 
 enum {
     DEPTH = 128,     /* reads in flight */
-    JOBS = 1024,     /* of one batch */
+    JOBS = 1024,     /* jobs of one batch */
     RUN = 1 << 20,   /* bytes of one staged read or write */
-    STAGE = 8 * RUN, /* of one batch */
-    GAP = 16384,     /* bytes of pages that nobody asked for, read along where that saves a read */
-    GONE = 4096,     /* pages whose memory is given back together */
+    STAGE = 8 * RUN, /* bytes of one batch */
+    GAP = 16384,     /* bytes of unrequested pages read along if that saves a read */
+    GONE = 4096,     /* pages whose memory is released together */
     NONE = -1
 };
 
-/* A read: missing[first] to missing[first + n - 1], which lie near each other in the file; stage NULL: a single one
- * that is read into its places. */
+/* A read of missing[first] to missing[first + n - 1], which are close together in the file. stage NULL: a single page
+ * that is read directly into its planes. */
 typedef struct {
     size_t first, n;
     unsigned char *stage;
@@ -43,29 +43,29 @@ struct tier {
 
 typedef struct {
     tier_area a;
-    size_t page;    /* bytes of one in the file */
-    uint64_t at;    /* of the first */
-    int32_t id;     /* of page 0 of head 0; then the other heads', then the next page */
+    size_t page;    /* bytes of a page in the file */
+    uint64_t at;    /* file offset of the first page */
+    int32_t id;     /* id of page 0 of head 0; the other heads follow, then the next page */
     int64_t n_file; /* pages in the file */
-    bool aligned;   /* a single page may be read past the page cache into its places */
+    bool aligned;   /* a single page may be read past the page cache directly into its planes */
 } area;
 
-/* Pages of the file that are in memory are in a list, the last used one first. */
+/* Pages of the file that are in memory form a list, most recently used first. */
 struct tier_layer {
     tier *t;
     tier_layer *next;
     tier_file file;
     area area[TIER_AREAS];
     int32_t n_ids, first, last;
-    size_t used; /* bytes in the list */
+    size_t used; /* bytes of the pages in the list */
     uint32_t now;
     void *notes;
-    uint32_t *stamp;                   /* [n_ids] the last call that named it; 0: away, or not in the file */
+    uint32_t *stamp;                   /* [n_ids] last call that requested the page; 0: absent, or not in the file */
     int32_t *before, *after, *missing; /* [n_ids] */
     size_t n_missing;
 };
 
-_Static_assert(TIER_NOTE == sizeof(uint32_t) + 3 * sizeof(int32_t), "what is planned is what is taken");
+_Static_assert(TIER_NOTE == sizeof(uint32_t) + 3 * sizeof(int32_t), "planned and allocated bytes must be equal");
 
 static area *area_of(tier_layer *l, int32_t id)
 {
@@ -77,7 +77,7 @@ static size_t heads_of(const tier_layer *l)
     return l->t->o.n_heads;
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
 void ref_tier_close(backend *be, tier *t)
 {
@@ -140,7 +140,8 @@ static status lay_out(tier_layer *l, const tier_area in[TIER_AREAS], bool *direc
         a->aligned = is_aligned(a);
         at += (in[i].n_pages * heads_of(l) * a->page + TIER_SECTOR - 1) / TIER_SECTOR * TIER_SECTOR;
         ids += in[i].n_planes ? in[i].n_pages * (int64_t)heads_of(l) : 0;
-        if (ids > INT32_MAX) return err_set(e, ST_UNSUPPORTED, "--kv-tier: a layer has too many blocks");
+        if (ids > INT32_MAX)
+            return err_set(e, ST_UNSUPPORTED, "--kv-tier: too many blocks in a layer; reduce the context");
     }
     l->n_ids = (int32_t)ids;
     l->first = l->last = NONE;
@@ -189,7 +190,7 @@ static void link_first(tier_layer *l, int32_t id)
     l->first = id;
 }
 
-/* A page of the file is in memory from now on. */
+/* Records that a page of the file is in memory. */
 static void enter(tier_layer *l, int32_t id)
 {
     tier_counts *c = &l->t->count;
@@ -210,7 +211,7 @@ static void leave(tier_layer *l, int32_t id)
     l->t->count.here -= bytes;
 }
 
-/* ---- giving memory back ---- */
+/* ---- releasing memory ---- */
 
 static bool is_away(const tier_layer *l, const area *a, size_t head, int64_t b)
 {
@@ -218,8 +219,8 @@ static bool is_away(const tier_layer *l, const area *a, size_t head, int64_t b)
            l->stamp[a->id + (int32_t)(b * (int64_t)heads_of(l) + (int64_t)head)] == 0;
 }
 
-/* Pages [b, end) of a head are away. A page of the system holds parts of several pages: it goes when the last of them
- * does, so the neighbours up to its ends are looked at. */
+/* Releases pages [b, end) of a head. A system page holds parts of several pages and is released with the last of them,
+ * so neighbours up to its ends are checked. */
 static void discard(backend *be, const tier_layer *l, const area *a, size_t head, int64_t b, int64_t end)
 {
     for (int p = 0; p < a->a.n_planes; p++) {
@@ -271,23 +272,23 @@ void ref_tier_trim(backend *be, tier_layer *l)
 
 /* ---- writing ---- */
 
-static unsigned char *place(const area *a, size_t head, int64_t b, int plane)
+static unsigned char *page_plane(const area *a, size_t head, int64_t b, int plane)
 {
     const tier_plane *x = &a->a.plane[plane];
     return x->at.p + head * x->stride + (size_t)b * x->bytes;
 }
 
-/* Between a page's places and its form in the file. */
+/* Copies a page from its planes to its layout in the file. */
 static void gather(unsigned char *to, const area *a, size_t head, int64_t b)
 {
     for (int p = 0; p < a->a.n_planes; to += a->a.plane[p++].bytes)
-        memcpy(to, place(a, head, b, p), a->a.plane[p].bytes);
+        memcpy(to, page_plane(a, head, b, p), a->a.plane[p].bytes);
 }
 
 static void scatter(const unsigned char *from, const area *a, size_t head, int64_t b)
 {
     for (int p = 0; p < a->a.n_planes; from += a->a.plane[p++].bytes)
-        memcpy(place(a, head, b, p), from, a->a.plane[p].bytes);
+        memcpy(page_plane(a, head, b, p), from, a->a.plane[p].bytes);
 }
 
 static status write_blocks(tier_layer *l, const area *a, int64_t end, err *e)
@@ -305,7 +306,7 @@ static status write_blocks(tier_layer *l, const area *a, int64_t end, err *e)
     return ST_OK;
 }
 
-/* Bytes of the pages [first, end) that may go away. */
+/* Returns the bytes of the pages [first, end) that may be released. */
 static size_t going(const tier_layer *l, const area *a, int64_t first, int64_t end)
 {
     if (first < a->a.stay) first = a->a.stay;
@@ -344,7 +345,7 @@ void ref_tier_forget(backend *be, tier_layer *l, int i, int64_t end)
 
 /* ---- reading ---- */
 
-/* Rows [from, to) of an area and head will be read. */
+/* Requests rows [from, to) of an area and head. */
 static void want(tier_layer *l, area *a, int64_t from, int64_t to, size_t head)
 {
     int64_t rows = a->a.rows, heads = (int64_t)heads_of(l);
@@ -368,7 +369,7 @@ static void want(tier_layer *l, area *a, int64_t from, int64_t to, size_t head)
     }
 }
 
-/* The slots [from, to) of a head. */
+/* Requests the slots [from, to) of a head. */
 static void want_slots(tier_layer *l, const kv_rows *r, int64_t from, int64_t to, size_t head)
 {
     const int32_t *const at[] = {(const int32_t *)(const void *)r->codes.k_at.p,
@@ -392,7 +393,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Reads a batch and brings staged pages to their places. */
+/* Reads a batch and copies staged pages to their planes. */
 static status run_batch(tier_layer *l, size_t n, err *e)
 {
     tier *t = l->t;
@@ -411,7 +412,7 @@ static status run_batch(tier_layer *l, size_t n, err *e)
     return ST_OK;
 }
 
-/* Job i of a batch. */
+/* Sets job i of a batch. */
 static void set_job(tier_layer *l, size_t i, const piece *p)
 {
     int32_t id = l->missing[p->first];
@@ -423,10 +424,10 @@ static void set_job(tier_layer *l, size_t i, const piece *p)
     *j = (read_job){.fd = l->file.fd, .at = a->at + at * a->page, .n_to = stage ? 1 : a->a.n_planes};
     j->to[0] = (struct iovec){stage, (size_t)(l->missing[p->first + p->n - 1] - id + 1) * a->page};
     for (int k = 0; !stage && k < a->a.n_planes; k++)
-        j->to[k] = (struct iovec){place(a, at % heads, (int64_t)(at / heads), k), a->a.plane[k].bytes};
+        j->to[k] = (struct iovec){page_plane(a, at % heads, (int64_t)(at / heads), k), a->a.plane[k].bytes};
 }
 
-/* How many of the missing pages from `first` on one read brings, and its bytes. */
+/* Returns how many of the missing pages from `first` on one read covers, and its bytes. */
 static size_t one_read(tier_layer *l, size_t first, size_t *bytes)
 {
     const int32_t *id = l->missing + first;
@@ -441,7 +442,7 @@ static size_t one_read(tier_layer *l, size_t first, size_t *bytes)
     return n;
 }
 
-/* Reads what is missing, in the order of the file. */
+/* Reads missing pages in the order of the file. */
 static status read_missing(tier_layer *l, err *e)
 {
     tier *t = l->t;
@@ -462,7 +463,7 @@ static status read_missing(tier_layer *l, err *e)
     return jobs ? run_batch(l, jobs, e) : ST_OK;
 }
 
-/* What was wanted since `now` moved is here when it returns. */
+/* Reads all pages requested since `now` advanced. */
 static void bring(backend *be, tier_layer *l)
 {
     if (l->n_missing == 0) return;
@@ -475,7 +476,7 @@ static void bring(backend *be, tier_layer *l)
     l->t->count.stall_ns += clock_ns() - start;
 }
 
-/* The first entry of a contiguous list that a query sees. */
+/* Returns the first entry of a contiguous list that a query sees. */
 static int64_t first_seen(const attn_job *j)
 {
     if (j->band <= 0 || !j->masked || !j->qpos.p || j->idx.p) return 0;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/base/draft.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_tier.h"
@@ -22,7 +22,8 @@ void tier_test_fail_at(long n)
     atomic_store(&fail_in, n);
 }
 
-/* A file without a name; where the system has none such, one whose name nobody can guess and that goes at once. */
+/* Opens a file without a name. If the system does not support this, creates one with a random name and removes it at
+ * once. */
 static int open_unnamed(const char *dir)
 {
     if (file_refused(&fail_in)) return -1;
@@ -37,7 +38,7 @@ static int open_unnamed(const char *dir)
     return fd;
 }
 
-/* Whether a sector goes past the cache and comes back in two halves, as blocks do. */
+/* True if a sector can be written past the cache and read back in two halves, as blocks are. */
 static bool goes_direct(int fd, unsigned char *work)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -54,7 +55,7 @@ status tier_file_open(tier_file *f, const char *dir, int layer, bool direct, voi
     *f = (tier_file){.fd = -1};
     snprintf(f->name, sizeof f->name, "--kv-tier: %.60s: file of layer %d", path_tail(dir), layer);
     f->fd = open_unnamed(dir);
-    if (f->fd < 0) return err_set(e, ST_IO, "%s: cannot make it: %s", f->name, strerror(errno));
+    if (f->fd < 0) return err_set(e, ST_IO, "%s: cannot create it: %s", f->name, strerror(errno));
     f->direct = direct && goes_direct(f->fd, work);
     return ST_OK;
 }
@@ -65,7 +66,7 @@ void tier_file_close(tier_file *f)
     f->fd = -1;
 }
 
-/* What was written before this goes from the page cache; this is on its way to the disk. */
+/* Drops earlier writes from the page cache and starts writing this one to the disk. */
 static void behind(tier_file *f, uint64_t at, size_t n)
 {
     if (f->direct) return;

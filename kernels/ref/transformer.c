@@ -10,9 +10,11 @@
 void ref_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
     const int32_t *id = (const int32_t *)(void *)ids.p;
-    for (size_t i = 0; i < n; i++)
-        for (size_t c = 0; c < table.cols; c++)
-            ref_put(out, DT_F32, i * table.cols + c, ref_get(table.p, table.type, (size_t)id[i] * table.cols + c));
+    for (size_t i = 0; i < n; i++) {
+        float *row = (float *)(void *)out.p + i * table.cols;
+        if (dtype_in_qblocks(table.type)) qblock_row(row, table.p.p, table.type, table.cols, (size_t)id[i]);
+        else ref_floats(row, table.p, table.type, (size_t)id[i] * table.cols, table.cols);
+    }
 }
 
 void ref_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
@@ -121,8 +123,8 @@ static void write_rows(const kv_write_job *j)
         for (size_t h = 0; h < heads; h++) {
             size_t at = slot ? (size_t)slot[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
             size_t to = (h * rows->cap + at) * row, from = (i * heads + h) * d;
-            ref_put_row(rows->k.p + to, rows->type, rows->turned & KV_TURNED_K, f32_at(j->k, from), d);
-            if (j->v.p) ref_put_row(rows->v.p + to, rows->type, rows->turned & KV_TURNED_V, f32_at(j->v, from), d);
+            ref_put_row(rows->k.p + to, rows->type, rows->rotated & KV_ROTATED_K, f32_at(j->k, from), d);
+            if (j->v.p) ref_put_row(rows->v.p + to, rows->type, rows->rotated & KV_ROTATED_V, f32_at(j->v, from), d);
         }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Numbers of buffers of any type. */
+/* Elements of buffers of any type. */
 #include "config.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""libkvasir through ctypes: the structs and functions of kvasir.h, and its statuses as exceptions."""
+"""ctypes bindings of libkvasir: structs and functions of kvasir.h, with errors as exceptions."""
 import ctypes
 import ctypes.util
 import os
@@ -10,7 +10,7 @@ __all__ = ["KvasirError", "library"]
 
 
 class KvasirError(Exception):
-    """What the library refused, in one line; status is one of its names, such as "USAGE"."""
+    """Error of the library, in one line; status is the name of its status, such as "USAGE"."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -50,16 +50,13 @@ Info = sized(
 Plan = sized("Plan", *((name, c_int64) for name in ("kv", "index", "scratch", "available")))
 Sampling = sized(
     "Sampling", ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("repeat_penalty", c_double),
-    ("seed", c_uint64), ("top_k", c_int32), ("flags", c_int32))
+    ("seed", c_uint64), ("top_k", c_int32), ("flags", c_int32), ("presence_penalty", c_double),
+    ("frequency_penalty", c_double))
 Stats = sized(
     "Stats", ("length", c_int64), ("limit", c_int64), ("steps", c_int64), ("attended", c_double), ("visible", c_double),
     ("kv_read_bytes", c_double), ("index_read_bytes", c_double), ("kv_bytes", c_int64), ("kv_peak_bytes", c_int64),
     ("index_bytes", c_int64), ("prompt_seconds", c_double), ("step_seconds", c_double), ("strategy", c_char_p),
     ("store", c_char_p), ("prefix_tokens", c_int64), ("drafted", c_int64), ("draft_accepted", c_int64))
-
-
-class Message(ctypes.Structure):
-    _fields_ = [("role", c_char_p), ("content", c_char_p)]
 
 
 class Score(ctypes.Structure):
@@ -68,13 +65,13 @@ class Score(ctypes.Structure):
 
 IDS, FLOATS, SIZE, HANDLE = POINTER(c_int32), POINTER(c_float), POINTER(c_size_t), POINTER(c_void_p)
 
-# What comes before the room for a message.
+# Argument types, without the last two: the buffer for a message and its size.
 CALLS = {
     "model_load": (HANDLE, c_char_p, POINTER(Options)),
     "model_info": (c_void_p, POINTER(Info)),
     "tokenize": (c_void_p, c_char_p, c_size_t, c_int32, IDS, c_size_t, SIZE),
     "detokenize": (c_void_p, IDS, c_size_t, c_int32, c_char_p, c_size_t, SIZE),
-    "chat": (c_void_p, c_char_p, POINTER(Message), c_size_t, IDS, c_size_t, SIZE),
+    "chat_json": (c_void_p, c_char_p, c_char_p, IDS, c_size_t, SIZE),
     "text_create": (HANDLE, c_void_p),
     "text_push": (c_void_p, c_int32, POINTER(c_void_p), SIZE),
     "text_end": (c_void_p, POINTER(c_void_p), SIZE),
@@ -87,6 +84,7 @@ CALLS = {
     "session_tokens": (c_void_p, POINTER(IDS), SIZE),
     "session_logits": (c_void_p, POINTER(FLOATS)),
     "session_sample": (c_void_p, POINTER(Sampling), IDS),
+    "session_constrain": (c_void_p, c_char_p),
     "session_watch": (c_void_p, c_int32),
     "session_selection": (c_void_p, c_int32, c_int32, POINTER(IDS), SIZE),
     "session_save": (c_void_p, c_char_p),
@@ -96,22 +94,24 @@ CALLS = {
 
 
 def find():
-    """The library's file: $KVASIR_LIBRARY, else beside this package, else where the system looks."""
+    """Returns the library's path: $KVASIR_LIBRARY, else in this package, in the build folder that holds the package's
+    sources, or on the system's search path."""
     if named := os.environ.get("KVASIR_LIBRARY"):
         return named
-    for path in sorted(Path(__file__).parent.glob("libkvasir.so*")):
+    package = Path(__file__).resolve().parent
+    for path in sorted(package.glob("libkvasir.so*")) + sorted(package.parent.parent.glob("libkvasir.so.*.*")):
         return str(path)
     return ctypes.util.find_library("kvasir") or "libkvasir.so.0"
 
 
 class Library:
-    """Functions of kvasir.h without their prefix and without the message, which becomes a KvasirError."""
+    """Functions of kvasir.h, without their prefix. Instead of returning a message they raise KvasirError."""
 
     def __init__(self, path):
         try:
             self.dll = ctypes.CDLL(path)
         except OSError as e:
-            raise ImportError(f"libkvasir: {e} (KVASIR_LIBRARY names its file)") from None
+            raise ImportError(f"libkvasir: {e} (set KVASIR_LIBRARY to its path)") from None
         for name, arguments in CALLS.items():
             setattr(self, name, self.checked(name, arguments))
         for name in ("model", "session", "text"):

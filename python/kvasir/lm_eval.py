@@ -3,11 +3,11 @@
 
     python -m kvasir.lm_eval run --model kvasir --model_args model=DIR,attn=quest:budget=64:skip=0 --tasks arc_easy
 
-What is scored comes as decode steps behind a context that is a prompt, since strategies that retrieve leave prompts
-exact. decode=N: of each text the last N tokens are steps, and at least all that is scored (as with `@decode=N` in
-requests to the server, where N covers it); decode=0: none, which scores a prompt.
+The context is a prompt and the scored continuation is fed as decode steps, because retrieval strategies use full
+attention in prompts. decode=N feeds at least the last N tokens of each text as steps, and always the whole continuation
+(like `@decode=N` in requests to the server, where N covers it). decode=0 feeds no steps: texts are scored as prompts.
 """
-import lm_eval.models  # noqa: F401: the harness looks for its own models only where there are no others
+import lm_eval.models  # noqa: F401: the harness registers its own models only if no others exist
 import numpy as np
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
@@ -18,15 +18,14 @@ from . import Model
 
 __all__ = ["KvasirLM"]
 
-MAX_NEW = 256  # tokens of a generation whose task does not say how many
+MAX_NEW = 256  # tokens of a generation if its task sets no number
 
 
 @register_model("kvasir")
 class KvasirLM(TemplateLM):
-    """model: a folder; attn, kv: strategy and store; max_length: tokens of context; add_bos: texts begin with BOS
-    (default: as the model's own tokenizer does); template: of chats; run_on: "cpu", "cuda"; others are those of
-    Model.from_pretrained. The harness's --device and --batch_size change nothing: sequences run one after the other."""
-
+    """model: model folder. attn, kv: strategy and store. max_length: tokens of context. add_bos: begin texts with BOS
+    (default: as the model's own tokenizer does). template: chat template. run_on: "cpu" or "cuda". Other arguments:
+    see Model.from_pretrained. The harness's --device and --batch_size are ignored: sequences run one at a time."""
 
     def __init__(self, model, attn="full", kv=None, decode=None, max_length=None, add_bos=None, template=None,
                  run_on=None, weights=None, gemm=None, threads=0, chunk=0, device=None, batch_size=None,
@@ -61,13 +60,13 @@ class KvasirLM(TemplateLM):
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
         if not add_generation_prompt:
-            raise NotImplementedError("a reply that goes on is not supported")
+            raise NotImplementedError("continuing a reply is not supported")
         return self.model.decode(self.model.chat(chat_history, template=self.template), special=True)
 
     # ---- scores ----
 
     def _split(self, context, continuation):
-        """What is a prompt, and what are steps, of which the continuation is scored."""
+        """Returns all ids and the number of ids that form the prompt; the others are steps."""
         ids = context + continuation
         if self.n_steps is None:
             return ids, len(context)
@@ -76,14 +75,14 @@ class KvasirLM(TemplateLM):
         return ids, max(1, min(len(context), len(ids) - self.n_steps))
 
     def _score(self, session, ids, n_scored):
-        """Log-probability of the last n_scored ids, and whether all of them are the likeliest."""
+        """Returns the log-probability of the last n_scored ids, and whether each of them is the most likely."""
         done = len(session)
         logprobs, best = (part[-n_scored:] for part in session.feed(ids[done:], steps=done > 0, scores=True))
         return float(logprobs.astype(np.float64).sum()), bool((best == np.array(ids[-n_scored:])).all())
 
     def _loglikelihood_tokens(self, requests, disable_tqdm=False, **_):
         results = []
-        base = prompt = None  # the last prompt: choices of one question have the same
+        base = prompt = None  # last prompt, shared by the choices of a question
         for key, context, continuation in tqdm(requests, disable=disable_tqdm, desc="Scoring"):
             context = context[-max(1, self.max_length - len(continuation)):]
             ids, n_prompt = self._split(context, continuation)

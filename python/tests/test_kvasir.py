@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The package over the library: python -m unittest discover python/tests, with KVASIR_LIBRARY and SRCDIR set."""
+"""Tests of the package with the library: python -m unittest discover python/tests (needs KVASIR_LIBRARY and SRCDIR)."""
 import gc
 import os
 import subprocess
@@ -43,7 +43,10 @@ class ModelTest(unittest.TestCase):
         self.assertGreater(len(ids), 3)
         with self.assertRaises(kvasir.KvasirError) as caught:
             self.model.chat([{"role": "user", "content": "Hi"}], template="nonsense")
-        self.assertEqual(caught.exception.status, "UNSUPPORTED")
+        text = "{{ messages[0].content }}{{ tools[0].name }}{{ x | tojson }}"
+        ids = self.model.chat([{"role": "user", "content": None}], template=text, tools=[{"name": "f"}], x=False)
+        self.assertEqual(self.model.decode(ids).strip(), "Nonef{}".format("false"))
+        self.assertEqual(caught.exception.status, "USAGE")
 
     def test_refusals(self):
         with self.assertRaises(kvasir.KvasirError) as caught:
@@ -96,6 +99,29 @@ class ModelTest(unittest.TestCase):
         before = len(session)
         g.close()
         self.assertEqual(len(session), before)
+
+    def test_finish_reason(self):
+        session = self.model.session(limit=64)
+        list(session.generate_tokens(TEXT, 2, stop_at_end=False))
+        self.assertEqual(session.finish_reason, "length")
+        tokens = list(session.generate_tokens(None, 100, stop_at_end=False))
+        self.assertEqual(session.finish_reason, "context")
+        self.assertEqual(len(session), 64)
+        self.assertGreater(len(tokens), 1)
+        text = "".join(self.model.session().generate(TEXT, 20, temperature=0.9, seed=5))
+        session = self.model.session()
+        list(session.generate(TEXT, 20, stop=text[4:6], temperature=0.9, seed=5))
+        self.assertEqual(session.finish_reason, "stop")
+
+    def test_greedy(self):
+        session = self.model.session()
+        session.feed(TEXT)
+        best = session.sample()
+        self.assertEqual({session.sample(temperature=2, top_p=0, seed=i) for i in range(20)}, {best})
+        for name, value in [("temperature", -1), ("top_p", 2), ("min_p", -1), ("repeat_penalty", 20), ("repeat_penalty", 0),
+                            ("presence_penalty", -3), ("frequency_penalty", 2.5), ("top_k", -1), ("seed", -1), ("seed", 2**63), ("seed", 2**64)]:
+            with self.assertRaisesRegex(kvasir.KvasirError, f"^{name} {value}: must be"):
+                session.sample(**{name: value})
 
     def test_logits(self):
         session = self.model.session()
@@ -204,11 +230,11 @@ class OptionsTest(unittest.TestCase):
                     self.assertEqual(said, want)
                     self.assertEqual(cached.stats["prefix_tokens"], known)
                     self.assertEqual(seen, [*range(known + 16, 97, 16), 100])
-                del cached, model  # before the folder is read again
+                del cached, model  # before the folder is opened again
                 gc.collect()
 
     def test_program_prefix(self):
-        """A prompt that the program left in a folder."""
+        """Uses a prompt that the program cached in a folder."""
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o700)
             text = " ".join(str(i) for i in range(60))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The adapter for lm-evaluation-harness, where that is installed."""
+"""Tests of the adapter for lm-evaluation-harness, if that is installed."""
 import importlib.util
 import math
 import os

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A peer for `scripts/gpu_check bench`: decode and prefill of the same shapes in PyTorch, bf16 random weights, torch's
-scaled_dot_product_attention over a preallocated cache, as transformers' models do it; decode once as a queue of launches
-("torch") and once captured as a CUDA graph ("torch-graph"). Rows have the names of `./run bench --json`.
+"""PyTorch comparison for `scripts/gpu_check bench`: decode and prefill of the same shapes with random bf16 weights and
+torch's scaled_dot_product_attention over a preallocated cache, as in transformers' models. Decode is timed as a queue of
+launches ("torch") and as a CUDA graph ("torch-graph"). Rows have the names of `./run bench --json`.
 
-Unlike a generation it attends a fixed number of tokens, does not rotate, and samples the greedy token: what is left out
-takes no time worth naming beside the rest. What does not fit is listed under left_out."""
+Unlike a generation, it attends a fixed number of tokens, does not rotate, and takes the greedy token; the omitted work
+takes negligible time. Cases that do not fit into memory are listed under left_out."""
 import argparse
 import json
 import statistics
@@ -25,7 +25,7 @@ CHUNK, SAMPLES = 512, 10
 
 
 class Model:
-    """Weights of one shape, and a decode step or a chunk of a prompt over a cache of k and v for each layer."""
+    """Weights of one shape, with a forward over a cache of k and v for each layer (decode step or prompt chunk)."""
 
     def __init__(self, name, device):
         self.n, self.dim, self.ffn, self.heads, self.kv, self.d, self.vocab = SHAPES[name]
@@ -52,7 +52,7 @@ class Model:
         return x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5).to(x.dtype) * self.norm
 
     def forward(self, ids, cache, past):
-        """ids [batch, m]: tokens past .. past + m - 1, whose rows go into the cache; the greedy tokens that follow."""
+        """Stores the rows of tokens past .. past + m - 1 (ids [batch, m]) in the cache; returns the next tokens."""
         batch, m = ids.shape
         x = F.embedding(ids, self.embed)
         for (qkv, out, gate_up, down), (k, v) in zip(self.layers, cache):
@@ -120,7 +120,7 @@ def decode_rows(m, ctx, batch):
 
 
 def prefill_rows(m, ctx):
-    """The whole prompt up to 8k at once, beyond it the last chunk: what `./run bench` times."""
+    """Times the whole prompt up to 8k, and only the last chunk beyond, as `./run bench` does."""
     timed = ctx if ctx <= 8192 else CHUNK
     cache = m.cache(1, ctx)
     ids = torch.zeros(1, timed, dtype=torch.long, device=m.device)
@@ -160,7 +160,7 @@ def main():
     with torch.inference_mode():
         for name in a.shape.split(","):
             if name not in SHAPES:
-                sys.exit(f"gpu_peer.py: --shape {name}: known are {', '.join(SHAPES)}")
+                sys.exit(f"gpu_peer.py: --shape {name}: must be one of {', '.join(SHAPES)}")
             measure(Model(name, device), a.decode, a.prefill, a.batch, report)
     with open(a.json, "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)

@@ -21,7 +21,7 @@ NUMBERS = set('score index turn needles trial ctx depth generated n temp differe
 IDENTITY = 'dataset task ctx length book trial index turn sample generated pass'.split()
 Row = namedtuple('Row', 'name attn budget')
 Cell = namedtuple('Cell', 'score ci fewer')
-Group = namedtuple('Group', 'command files results only')  # of one command; only: the datasets to report, or none
+Group = namedtuple('Group', 'command files results only')  # only: datasets to report, empty for all
 noted = set()
 
 
@@ -58,7 +58,7 @@ def show(value):
 
 
 class Result(dict):
-    """An object of a file; a missing key is an error."""
+    """JSON object of a file; a missing key is an error."""
 
     def __init__(self, value, where):
         self.where = where
@@ -80,7 +80,7 @@ class Result(dict):
 
 def parse(data, where):
     try:
-        return json.loads(data.decode(), parse_constant=int)  # NaN is none
+        return json.loads(data.decode(), parse_constant=int)  # NaN is refused
     except (ValueError, RecursionError):
         fail(f'{where}: not valid JSON')
 
@@ -124,12 +124,12 @@ def flat(value, path=''):
 
 
 def check_same(command, first, other):
-    """Fails unless everything that numbers depend on is the same in two files of a command."""
+    """Fails unless two files of a command agree in all settings that affect numbers."""
     free = {'runs', {'passkey': 'ctx', 'eval pg19': 'lengths', 'eval ruler': 'lengths'}.get(command)}
     x, y = dict(flat(first['config'])), dict(flat(other['config']))
     for key in sorted({*x, *y}):
         part = key.split('.')[0]
-        in_one = part in ('data', 'samples') and not (key in x and key in y)  # a dataset of one of the files
+        in_one = part in ('data', 'samples') and not (key in x and key in y)  # a dataset in only one of the files
         if part not in free and not in_one and x.get(key) != y.get(key):
             fail(f"{other.where} and {first.where} cannot share a table: '{key}' is {show(y.get(key))} and"
                  f' {show(x.get(key))}')
@@ -176,29 +176,26 @@ def below(seed):
 
 
 def draws(name, n):
-    """Yields RESAMPLES lists of n indices below n. The seed depends on the name: rows of a column share its draws,
-    which keeps comparisons between rows paired."""
+    """Yields RESAMPLES lists of n indices below n. The seed depends on the name: rows of a column share its draws."""
     draw = below(f'{SEED} {n} {name}')
     for _ in range(RESAMPLES):
         yield [draw(n) for _ in range(n)]
 
 
-def resample(name, lists):
-    """Returns the means, in percent, of resamples of lists of one length."""
-    n = len(lists[0])
-    means = [[100 * x[0]] * RESAMPLES for x in lists]
-    varies = [k for k, x in enumerate(lists) if any(v != x[0] for v in x)]
-    for b, drawn in enumerate(draws(name, n) if varies else ()):
-        for k in varies:
-            means[k][b] = 100 * sum(map(lists[k].__getitem__, drawn)) / n
-    return means
-
-
 def wilson(k, n):
-    """Returns Wilson's 95 % interval of k in n."""
+    """Returns Wilson's 95 % interval of k in n. k: also the sum of n scores in [0, 1], which vary less than right and
+    wrong answers of the same mean: the interval is then wider than necessary."""
     p, z2 = k / n, 1.959963984540054 ** 2
     half = math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))
     return tuple((p + z2 / (2 * n) + h) / (1 + z2 / n) for h in (-half, half))
+
+
+def mean_interval(cells):
+    """Returns the interval of the mean of independent cells: distances from the scores to their limits add up as
+    squares (Newcombe 1998, method 10)."""
+    mean = sum(c.score for c in cells) / len(cells)
+    low, high = (math.sqrt(sum((c.ci[k] - c.score) ** 2 for c in cells)) / len(cells) for k in (0, 1))
+    return mean - low, mean + high
 
 
 def fit_line(points):
@@ -227,7 +224,7 @@ def scores_of(command, r):
 
 
 def wanted(command, config, columns):
-    """Returns {column: number of samples} that a run is to have."""
+    """Returns {column: number of samples} of a complete run."""
     if command in PROBLEMS:
         return dict.fromkeys(columns, config.get('problems') or 0)
     if command in LENGTHS:
@@ -251,7 +248,7 @@ class Scores:
                 samples[column][r.row].setdefault(sample, []).append(score)
             if scores:
                 self.lines[r.row].append(r)
-        self.columns = list(samples) or fail(f'no result of {command} is left')
+        self.columns = list(samples) or fail(f'no result of {command} matches the filters')
         if command in LENGTHS:
             self.columns.sort(key=size)
         if command == 'eval longbench2':
@@ -263,32 +260,29 @@ class Scores:
         self.evaluate(samples)
 
     def evaluate(self, samples):
-        sums = defaultdict(lambda: [0] * RESAMPLES)
         for c in self.columns:
             means = {row: [sum(x) / len(x) for _, x in sorted(of.items())] for row, of in samples[c].items()}
             self.n[c] = max(self.wanted.get(c, 0), *map(len, means.values()))
-            for n, rows in grouped(means, lambda row: len(means[row])).items():
-                for row, resamples in zip(rows, resample(c, [means[row] for row in rows])):
-                    score = round(100 * sum(means[row]) / n, 2)  # as the official scripts round
-                    self.cells[row, c] = Cell(score, interval(resamples), n < self.n[c])
-                    sums[row] = [a + b for a, b in zip(sums[row], resamples)]
+            for row, x in means.items():
+                score = round(100 * sum(x) / len(x), 2)  # as the official scripts round
+                ci = tuple(100 * limit for limit in wilson(sum(x), len(x)))
+                self.cells[row, c] = Cell(score, ci, len(x) < self.n[c])
         for row in self.lines:
             of = [self.cells[row, c] for c in self.columns if (row, c) in self.cells]
             fewer = len(of) < len({*self.wanted, *self.columns}) or any(c.fewer for c in of)
-            self.average[row] = Cell(sum(c.score for c in of) / len(of), interval(x / len(of) for x in sums[row]),
-                                     fewer)
+            self.average[row] = Cell(sum(c.score for c in of) / len(of), mean_interval(of), fewer)
 
 
 # ---- other numbers, for tables and pictures ----
 
 def by_length(group):
-    """Yields (length, Group) of eval ruler; 0 for prompts that were read from a file."""
+    """Yields (length, Group) of eval ruler; the length is 0 for prompts read from a file."""
     for n, results in sorted(grouped(group.results, lambda r: r['length'] or 0).items()):
         yield n, group._replace(results=results)
 
 
 def losses(group):
-    """Returns {row: {length: [(book, sum, n)]}}: sums of losses, and the numbers of their terms."""
+    """Returns {row: {length: [(book, sum, n)]}} with sums of n losses."""
     t = defaultdict(lambda: defaultdict(list))
     for r in group.results:
         total, n = ('loss', 'windows') if 'windows' in r else ('nll', 'tokens')
@@ -336,7 +330,7 @@ def drift_of(group):
 
 
 def bench_of(group):
-    """Returns results of speeds, and results of speeds with drafts."""
+    """Returns the results without drafts and those with drafts."""
     speeds, drafts = [], []
     for r in group.results:
         if r['tokens_per_s'] <= 0 or r.get('single_tokens_per_s', 1) <= 0:
@@ -348,7 +342,7 @@ def bench_of(group):
         elif r['phase'] in ('prefill', 'decode'):
             r |= {'name': r.row.name, 'mark': '' if r.get('samples', {'enough': True})['enough'] else '?',
                   'kv': r.get('kv', '-'), 'weights': r.get('weights', '-')}
-            r['ms'] = 1000 * r['batch'] / r['tokens_per_s']  # of a step, which is of all sequences of a batch
+            r['ms'] = 1000 * r['batch'] / r['tokens_per_s']  # time of a step of all sequences of a batch
             speeds.append(r)
     return speeds, drafts
 
@@ -362,5 +356,5 @@ def varying(rows, *keys):
 
 
 def named(r, several):
-    """Returns a line's name: the strategy, and of the keys that vary the values."""
+    """Returns the name of a line: the strategy and the values of the keys that vary."""
     return ', '.join([r['name'], *(f"batch {r[k]}" if k == 'batch' else r[k] for k in several)])

@@ -10,8 +10,8 @@ try:
 except ImportError:
     pyplot = None
 
-# Okabe and Ito's colours, which the colour-blind can distinguish, each with a marker and dashes. A strategy of this
-# list looks the same in all pictures; others take what is free.
+# Okabe and Ito's colours, which are safe for colour-blind readers, each with a marker and dashes. A strategy of this
+# list looks the same in all pictures; others use the remaining looks.
 LOOKS = {'full': ('#000000', 'x', '-'), 'streaming': ('#0072B2', 'o', '-'), 'snapkv': ('#D55E00', 's', '--'),
          'quest': ('#009E73', '^', '-.'), 'fier': ('#CC79A7', 'D', ':'), 'h2o': ('#E69F00', 'v', '-.'),
          'pariskv': ('#56B4E9', 'P', '--'), 'tova': ('#999999', '*', '-')}
@@ -41,7 +41,7 @@ def saved(figure, png):
 
 
 def curves(png, xlabel, ylabel, lines, low=None, high=None, below=False):
-    """Draws lines (label, strategy, points (x, y[, low, high])) over a logarithmic x; x = None: a level line."""
+    """Draws lines (label, strategy, points (x, y[, low, high])) over a logarithmic x; x = None: a horizontal line."""
     figure, axes = pyplot.subplots(figsize=(7.2, 4 + 0.22 * len(lines) * below), layout='constrained')
     axes.set_xscale('log', base=2)
     axes.xaxis.set_major_formatter(lambda n, _: label(round(n)))
@@ -68,7 +68,7 @@ def curves(png, xlabel, ylabel, lines, low=None, high=None, below=False):
 
 
 def heat_map(group, png):
-    """Draws the percentage found in each length and depth, a panel for each row: light for found, also in grey."""
+    """Draws the percentage found by length and depth, a panel for each row. Light means found, also in grey."""
     t = Scores(group)
     panels, lengths = t.lines.items(), [size(c) for c in t.columns]
     across = len(panels) if len(panels) <= 4 else int((len(panels) - 1) ** 0.5) + 1
@@ -97,7 +97,7 @@ def heat_map(group, png):
     return saved(figure, png)
 
 
-# ---- what is drawn: lines (label, strategy, points) ----
+# ---- lines to draw: (label, strategy, points) ----
 
 def lines_of(points):
     """Groups (label, strategy, point) into lines."""
@@ -181,7 +181,7 @@ def draw_drafts(group, png):
     points += [('full' if r['attn'] == 'full' else f"{r['name']} alone", r['attn'], r, r['tokens_per_s'])
                for r in alone if r['ctx'] > 0]
     best = {}
-    for name, strategy, r, speed in points:  # of several files with single steps, the fastest counts
+    for name, strategy, r, speed in points:  # the fastest single steps of all files are used
         at = ''.join([name, *(f', {r[k]}' for k in several)]), r['ctx']
         best[at] = (strategy, max(speed, best[at][1])) if at in best else (strategy, speed)
     lines = lines_of((name, strategy, (ctx, speed)) for (name, ctx), (strategy, speed) in best.items())
@@ -196,7 +196,7 @@ PLOTS = {'perplexity': (draw_perplexity, 'eval pg19'), 'score': (draw_scores, *D
 
 
 def fitting(groups):
-    """Yields (kind, group) for each picture that the results have numbers for."""
+    """Yields (kind, group) for each picture that the results support."""
     for kind, (_, *of) in PLOTS.items():
         for group in (groups[c] for c in groups if c in of):
             speeds, drafts = bench_of(group) if group.command == 'bench' else ([], [])

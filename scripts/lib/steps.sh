@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# step NAME COMMAND...: prints one line with the time it took; the command's output goes to build.log. If the command fails, prints
-# the end of that log and leaves the script. To be sourced in the root of the tree.
+# step NAME COMMAND...: runs a command with its output in build.log and prints one line with its time. If the command
+# fails, prints the end of the log and exits. Source this file in the root of the tree.
 log=$PWD/build.log
 step() {
     name=$1

@@ -10,7 +10,7 @@ accept --attn full,streaming:budget=16,fier:budget=1000,h2o --budget 24 -o "$tmp
 check "it runs" test "$status" = 0
 out_has "drafts of 8 tokens from 6 places of each of 2 pieces, against full attention over the same rows, seed 42, skip 0" \
     "the head says what was run"
-out_has "  - h2o: it cannot draft" "what cannot draft is left out with its reason"
+out_has "  - h2o: cannot draft" "what cannot draft is left out with its reason"
 check "a line for each strategy, temperature and length, and for all lengths" \
     test "$(grep -cE '^(full|streaming|fier).* (300|420|all) ' "$tmp/out")" = 18
 if command -v jq >/dev/null; then
@@ -40,14 +40,14 @@ check "a temperature by itself gives the same" cmp "$tmp/a" "$tmp/one"
 head -n 3 "$tmp/one.jsonl" >"$tmp/b.jsonl"
 accept --attn streaming:budget=16 --temp 1 -o "$tmp/b.jsonl"
 sed 1d "$tmp/b.jsonl" | sort >"$tmp/b"
-check "a run that was ended goes on to the same results" cmp "$tmp/one" "$tmp/b"
+check "an interrupted run continues to the same results" cmp "$tmp/one" "$tmp/b"
 check "a line for each piece" test "$(wc -l <"$tmp/b")" = 4
 
 printf 'A short text.' >"$tmp/short"
 refused 2 "--ctx 2048: the text has only" "a text that is too short" eval accept -f "$tmp/short"
-refused 2 "--ctx 64: at least 2 tokens are needed before the 64 of -n" "no prompt" eval accept --ctx 64
-refused 2 "--temp: 'x', expected temperatures from 0 on" "a temperature" eval accept --temp 0,x
-refused 2 "--temp: '-1', expected temperatures from 0 on" "a negative one" eval accept --temp -1
-refused 1 "has codes, expected f32, f16, bf16, q8 or q4" "rows in codes" eval accept --attn quest --kv kivi4
+refused 2 "--ctx 64: must exceed -n 64 by at least 2 tokens" "no prompt" eval accept --ctx 64
+refused 2 "--temp: 'x': expected a comma-separated list of numbers >= 0" "a temperature" eval accept --temp 0,x
+refused 2 "--temp: '-1': expected a comma-separated list of numbers >= 0" "a negative one" eval accept --temp -1
+refused 1 "is quantized as tokens arrive; use f32, f16, bf16, q8 or q4" "rows in codes" eval accept --attn quest --kv kivi4
 refused 1 "no-such-file" "a file that is not there" eval accept -f "$tmp/no-such-file"
 finish

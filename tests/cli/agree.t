@@ -24,12 +24,12 @@ agree --attn full,quest --budget 64 -o "$tmp/b.jsonl"
 for f in a b; do
     sed 1d "$tmp/$f.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/$f"
 done
-check "a run that was ended goes on to the same results" cmp "$tmp/a" "$tmp/b"
+check "an interrupted run continues to the same results" cmp "$tmp/a" "$tmp/b"
 check "a line for each trial and row" test "$(wc -l <"$tmp/a")" = 8
 run eval fidelity --measure text --quiet --ctx 512 --trials 4 --attn full,quest --budget 64 -o "$tmp/d.jsonl"
 sed 1d "$tmp/d.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/d"
 check "eval fidelity --measure text is the same" cmp "$tmp/a" "$tmp/d"
-refused 2 "--measure x: selection, tokens, text or logits is needed" "another measure" eval fidelity --measure x
+refused 2 "--measure x: must be the first option, with selection, tokens, text, logits or divergence" "another measure" eval fidelity --measure x
 agree --attn full,quest --budget 64 --jobs 3 -o "$tmp/c.jsonl"
 sed 1d "$tmp/c.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/c"
 check "trials side by side give the same" cmp "$tmp/a" "$tmp/c"
@@ -40,8 +40,8 @@ refused 2 "'text_sha256' is" "another text is another run" eval agree --attn ful
 
 printf 'A short text.' >"$tmp/short"
 refused 2 "--ctx 512: the text has only" "a text that is too short" eval agree -f "$tmp/short" --ctx 512
-refused 2 "--ctx 64: at least 160 tokens are needed" "a length that is too short" eval agree --ctx 64
-refused 2 "--attn: 'full' is needed" "a lineup without full attention" eval agree --attn quest
+refused 2 "--ctx 64: must be at least 160" "a length that is too short" eval agree --ctx 64
+refused 2 "--attn: must include 'full'" "a lineup without full attention" eval agree --attn quest
 refused 2 "--protocol: unknown protocol 'x' (decode, prefill)" "a protocol" eval agree --protocol x
 refused 1 "no-such-file" "a file that is not there" eval agree -f "$tmp/no-such-file"
 finish

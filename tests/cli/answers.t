@@ -14,7 +14,7 @@ score_refused() { # score_refused METRIC LINE TEXT NAME
     status=$?
     is_refusal 1 "$3" "$4"
 }
-score_refused gpqa '{"prediction":"(A)","answers":["E"]}' "the answer 'E' is none of A, B, C, D" "a label that is no letter"
+score_refused gpqa '{"prediction":"(A)","answers":["E"]}' "the answer 'E' is not A, B, C or D" "a label that is no letter"
 printf '{"prediction":"\\\\boxed{25}","answers":[25]}\n' | "$RUN" eval score aime >"$tmp/out"
 check "a number for a label" grep -qx 1 "$tmp/out"
 for metric in math_hendrycks math_lmeval math_kvpress aime aime_tests aime_lmeval aime_kvpress; do

@@ -25,13 +25,13 @@ fresh; edit 's/"rope_type": "[a-z0-9]*"/"rope_type": "spiral"/'; gen "spiral" "u
 fresh; edit 's/"vocab_size": [0-9]*/"vocab_size": 999/'; gen "model.embed_tokens.weight" "wrong shape"
 fresh; head -c 1000 "$d/model.safetensors" >"$d/x"; mv "$d/x" "$d/model.safetensors"; gen "model.safetensors" "truncated weights"
 fresh; head -c 4 "$d/model.safetensors" >"$d/x"; mv "$d/x" "$d/model.safetensors"; gen "model.safetensors" "truncated header length"
-fresh; echo more >>"$d/model.safetensors"; gen "model.safetensors" "overlong file"
+fresh; echo more >>"$d/model.safetensors"; gen "model.safetensors" "file too long"
 fresh; printf '\377\377\377\377\377\377\377\177{}' >"$d/model.safetensors"; gen "model.safetensors" "absurd header length"
 fresh; : >"$d/model.safetensors"; gen "model.safetensors" "empty weights"
 fresh; rm "$d/model.safetensors"; mkdir "$d/model.safetensors"; gen "model.safetensors" "a folder in place of the weights"
 fresh mistral-nemo-like-f32; rm "$d"/model-00002-of-*.safetensors; gen "model-00002-of-" "missing shard"
 fresh; echo '{"model": 5}' >"$d/tokenizer.json"; gen "tokenizer.json" "broken tokenizer"
-# All bytes of the tensors become 0xff, which is NaN.
+# Every byte of the tensors becomes 0xff, which is NaN.
 fresh; size=$(wc -c <"$d/model.safetensors"); head_len=$(od -An -tu8 -N8 "$d/model.safetensors" | tr -d ' ')
 { head -c $((8 + head_len)) "$d/model.safetensors"; head -c $((size - 8 - head_len)) /dev/zero | tr '\0' '\377'; } >"$d/x"
 mv "$d/x" "$d/model.safetensors"; gen "holds NaN or infinity" "NaN weights"

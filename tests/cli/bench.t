@@ -2,12 +2,13 @@
 # bench: what it prints and reports. Speeds are not looked at: they belong to the machine.
 . "$SRCDIR/tests/cli/lib.sh"
 
-run bench --shape tiny --threads 1 --ctx 256 --attn full,quest:page=4 --budget 32 --skip 0 --samples 3 --quiet --json "$tmp/r.json"
+run bench --shape tiny --threads 1 --ctx 256 --attn full,quest:page=4 --budget 32 --skip 0 --samples 3 --quiet --json "$tmp/r.json" --wide
 check "it runs" test "$status" -eq 0 -a ! -s "$tmp/err"
-check "limits come first" sh -c "head -n 1 '$tmp/out' | grep -Eq '^limits, 1 thread: memory read [0-9.]+ GB/s \([0-9.]+ to [0-9.]+\); products of .* f32 [0-9]+ GFLOP/s, bf16 .*, int8 '"
-out_has "read GB/s   GFLOP/s  of limit  samples" "beside each row: bandwidth, share and how many samples count"
-check "a row for each phase, strategy and context" test "$(grep -cE '^(prefill|decode) .* [0-9]+/[0-9]+$' "$tmp/out")" -eq 4
-out_has "projections       index       score       top-k   attention        rest" "what a step consists of"
+check "limits come first" sh -c "head -n 2 '$tmp/out' | tr -s '\n ' ' ' | grep -Eq '^limits, 1 thread: memory read [0-9.]+ GB/s \([0-9.]+ to [0-9.]+\); products of .* f32 [0-9]+ GFLOP/s, bf16 .*, int8 '"
+check "each row has bandwidth, fraction of the limit and number of valid samples" \
+    grep -qE "of limit +samples +counts +MB/token +read GB/s +GFLOP/s" "$tmp/out"
+check "a row for each phase, strategy and context" test "$(grep -cE '^(prefill|decode) .* [0-9]+/[0-9]+ ' "$tmp/out")" -eq 4
+check "what a step consists of" grep -qE "projections +index +score +top-k +attention +rest" "$tmp/out"
 if command -v jq >/dev/null; then
     holds() { check "$2" jq -e "$1" "$tmp/r.json"; }
     holds '.limits | .memory == "read" and .read_gbps > 0 and .read_range[0] <= .read_gbps and .read_gbps <= .read_range[1] and
@@ -26,7 +27,7 @@ if command -v jq >/dev/null; then
     holds '.results | map(select(.phase == "decode" and .attn == "full")) | all(.parts.topk == 0)' "full has no top-k"
     holds '.results | all(.filled == false)' "real prompts"
     run bench --shape tiny --threads 1 --ctx 9k --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --samples 3 --quiet --json "$tmp/r.json"
-    holds '.results | all(.filled)' "beyond 8k only the last chunk, behind random rows"
+    holds '.results | all(.filled)' "beyond 8k only the last chunk, after random rows"
     holds '.results | .[0].attended == 9184.5' "and attends them all"
     holds '.results | all(.tokens == 64)' "chunks are what is timed"
     run bench --shape tiny --threads 1 --ctx 200 --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --samples 3 --quiet --json "$tmp/r.json"
@@ -45,7 +46,7 @@ if command -v jq >/dev/null; then
     holds '.results[0] | .drafted > 0 and .accepted_length == 1' "drafts that are all wrong"
     holds '.results[0] | .draft_steps > 0 and .verify_steps > 0' "and what drafts and verifications take"
     drafts --draft ngram:n=4:adapt=off --accept 1
-    holds '.results[0] | .drafted > 3.5 and .accepted_length > 4.5' "look-ups in a text that goes on as it was"
+    holds '.results[0] | .drafted > 3.5 and .accepted_length > 4.5' "look-ups in a text that repeats itself"
     drafts --draft ngram:n=4:adapt=off --accept 0.9
     holds '.results[0] | .drafted > 3.5 and .accepted_length > 3.4 and .accepted_length < 4.7' "and where a tenth of them is wrong"
     drafts --draft full:n=3:adapt=off --draft-weights q4 --weights q8 --accept 1
@@ -53,8 +54,8 @@ if command -v jq >/dev/null; then
     out_has "drafts run with weights q4" "the table's head names them"
     run bench --shape tiny --threads 1 --ctx 64,128 --samples 3 --quiet --json "$tmp/r.json" --draft fier:budget=64:skip=0:n=3:adapt=off --draft-weights q8
     holds '[.results[] | [.ctx, .weights, .draft_weights]] == [[64, "bf16", "q8"], [128, "bf16", "q8"]]' "at several contexts"
-    run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json"
-    check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
+    run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json" --wide
+    check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+$' "$tmp/out")" -eq 12
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \
         "at contexts that are long enough"
 else
@@ -62,11 +63,11 @@ else
 fi
 refused 2 "unknown phase 'guess'" "an unknown phase" bench --shape tiny --phase guess
 refused 2 "--batch 0" "no sequence" bench --shape tiny --batch 0
-refused 2 "--accept 2: a share from 0 to 1" "more than all" bench --shape tiny --draft ngram --accept 2
-refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" bench --shape tiny --draft-weights q4
-refused 2 "smaller ones than the model's are expected, which are q4" "weights as large" bench --shape tiny --weights q4 --draft full --draft-weights q4
-refused 2 "without --phase and --batch" "drafts of prompts" bench --shape tiny --draft ngram --phase prefill
+refused 2 "--accept 2: must be in [0, 1]" "more than all" bench --shape tiny --draft ngram --accept 2
+refused 2 "--draft-weights q4: requires --draft" "weights of no drafts" bench --shape tiny --draft-weights q4
+refused 2 "must be smaller than the model's weights, q4" "weights as large" bench --shape tiny --weights q4 --draft full --draft-weights q4
+refused 2 "--phase and --batch are not supported" "drafts of prompts" bench --shape tiny --draft ngram --phase prefill
 refused 2 "unknown" "an unknown shape" bench --shape none
-refused 2 "not both" "a model and a shape" bench --shape tiny -m "$models/llama31-f32-tied"
+refused 2 "cannot be combined" "a model and a shape" bench --shape tiny -m "$models/llama31-f32-tied"
 refused 1 "r.json" "a report that cannot be written" bench --shape tiny --json "$tmp/none/r.json"
 finish

@@ -54,13 +54,13 @@ compare "$a" "$b"
 says 0 same "another state of the memory: shares are compared"
 says 1024 slower "and tell that it lost"
 out_has "1.000*" "which is marked"
-out_has "another state" "and explained"
+out_has "memory bandwidth differs" "and explained"
 
 report "$b" 1 "0 100 45 0" "8192 100 45 1"
 compare "$a" "$b"
 says 0 - "too few samples: not judged"
-err_has "threads differs: 2 in $a, 1 in $b" "other conditions are told"
-out_has "1 rows of $a alone" "rows of one file are counted"
+err_has "threads differs: 2 in $a, 1 in $b" "other conditions are reported"
+out_has "rows only in $a: 1" "rows of one file are counted"
 compare --check "$a" "$b"
 check "--check: a missing row, and none judged" test "$status" -eq 1
 perl -pi -e 's/"samples":\{[^}]*\},//g' "$b"
@@ -79,8 +79,8 @@ bad() { # bad TEXT NAME CONTENT
 }
 bad "not valid JSON" "no JSON" '{"command":'
 bad "not valid JSON" "an empty file" ''
-bad "no report of bench" "another report" '{"command":"passkey","results":[]}'
-bad "no report of bench" "a list" '[1]'
+bad "not a report of bench" "another report" '{"command":"passkey","results":[]}'
+bad "not a report of bench" "a list" '[1]'
 bad "'results' is missing" "no results" '{"command":"bench"}'
 bad "no results" "empty results" '{"command":"bench","results":[]}'
 bad "results[0]: not an object" "a result that is none" '{"command":"bench","results":[7]}'
@@ -94,7 +94,7 @@ bad "the same row as" "a row twice" "{\"command\":\"bench\",\"results\":[{$row,\
 compare --help
 out_has "Usage: scripts/bench_compare" "--help"
 
-# What bench writes is what this reads.
+# Reads the reports that bench writes.
 run bench --shape tiny --phase decode --ctx 0,64 --threads 1 --samples 3 --quiet --json "$a"
 compare "$a" "$a"
 check "reports of bench" test "$status" -eq 0

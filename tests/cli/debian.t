@@ -19,21 +19,21 @@ for f in *.install; do echo "${f%.install}"; done | sort >"$tmp/out"
 check "each package has its list of files" cmp "$tmp/packages" "$tmp/out"
 
 # ---- what make install installs is in a package, and what a package has is installed ----
-env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -C "$build" DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib/any install \
+env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -C "$build" DESTDIR="$tmp/a root" prefix=/usr libdir=/usr/lib/any install \
     >"$tmp/out" 2>"$tmp/err"
 check "make install" test $? -eq 0
 cut -d ' ' -f 1 ./*.install >"$tmp/patterns"
 check "packages list files" test "$(wc -l <"$tmp/patterns")" -ge 10
 while read -r pattern; do
     # shellcheck disable=SC2086
-    found=$(cd "$tmp/root" && find $pattern ! -type d 2>/dev/null || :)
+    found=$(cd "$tmp/a root" && find $pattern ! -type d 2>/dev/null || :)
     # shellcheck disable=SC2086
     [ -n "$found" ] || (cd "$SRCDIR" && ls $pattern >/dev/null 2>&1) || echo "$pattern"
     echo "$found" >>"$tmp/taken"
 done <"$tmp/patterns" >"$tmp/out"
 check "all that they list is there" test ! -s "$tmp/out"
 [ ! -s "$tmp/out" ] || show
-(cd "$tmp/root" && find . ! -type d | sed 's:^\./::') | sort >"$tmp/installed"
+(cd "$tmp/a root" && find . ! -type d | sed 's:^\./::') | sort >"$tmp/installed"
 grep -vxFf "$tmp/taken" "$tmp/installed" >"$tmp/out"
 check "all that is installed is in one" test ! -s "$tmp/out" -a "$(wc -l <"$tmp/installed")" -ge 50
 [ ! -s "$tmp/out" ] || show

@@ -97,9 +97,11 @@ cd "$SRCDIR" || exit 1
 find $dirs -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.t' -o -name '*.md' -o \
     -name '*.sh' -o -name '*.mk' \) ! -path tests/cli/docs.t ! -path '*/data/*' >"$tmp/files"
 for file in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md kvasir.1 run.c; do [ ! -e "$file" ] || echo "$file" >>"$tmp/files"; done
-"$RUN" --help-attn list | sed -n 's/^  \([a-z0-9]*\) .*/\1/p' | grep -v '^all$' >"$tmp/strategies"
+"$RUN" --help-attn list | sed -n 's/^  \([a-z0-9][a-z0-9]*\) .*/\1/p' | grep -v '^all$' >"$tmp/strategies"
 mkdir "$tmp/help"
-while read -r strategy; do "$RUN" --help-attn "$strategy" >"$tmp/help/$strategy" </dev/null; done <"$tmp/strategies"
+# Folded lines are joined.
+unfolded() { awk '/^     / { sub(/^ +/, " "); printf "%s", $0; next } { printf "%s%s", (NR > 1 ? "\n" : ""), $0 } END { print "" }'; }
+while read -r strategy; do "$RUN" --help-attn "$strategy" </dev/null | unfolded >"$tmp/help/$strategy"; done <"$tmp/strategies"
 for page in $pages; do
     # shellcheck disable=SC2046
     none "every section of $page.md that code and pages cite exists" dangling "$page" doc $(cat "$tmp/files")

@@ -26,6 +26,7 @@ same "without top-p" ngram:n=3 -n 40 --temp 1 --top-p 1
 same "top-k and min-p" ngram -n 40 --temp 1 --top-k 9 --min-p 0.05
 same "a repetition penalty" ngram -n 40 --temp 0.7 --repeat-penalty 1.2
 same "greedy with a penalty" ngram -n 40 --temp 0 --repeat-penalty 1.1
+same "all penalties" ngram -n 40 --temp 0 --repeat-penalty 1.1 --presence-penalty 0.5 --frequency-penalty -0.3
 same "the draw by rank" ngram -n 40 --temp 0.9 --draw rank
 same "a stop" ngram -n 40 --temp 0 --stop e
 same "a full context" ngram -n 400 --temp 0 --ctx 90
@@ -51,16 +52,16 @@ else
 fi
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --draft ngram
 err_has "draft ngram: " "the statistics have a line"
-err_has " tokens a verification | " "with the accepted length"
+err_has " tokens per verification | " "with the accepted length"
 err_has " steps saved" "and the steps saved"
 
-# What follows a session goes on as it would without drafts.
+# A saved session continues as it would without drafts.
 run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/plain.kv"
 run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/draft.kv" --draft ngram
 run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
 cp "$tmp/out" "$tmp/plain"
 run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/draft.kv" --draft ngram
-check "a saved session goes on with the same text" cmp -s "$tmp/out" "$tmp/plain"
+check "a saved session continues with the same text" cmp -s "$tmp/out" "$tmp/plain"
 
 turns='Hello there, Alice.\nHello there, Alice.\nOnce more, Hello there, Alice.\n'
 printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet >"$tmp/plain"
@@ -84,7 +85,7 @@ run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --sav
 run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
 cp "$tmp/out" "$tmp/plain"
 run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/fier.kv"
-check "fier: a saved session goes on with the same text" sh -c "test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+check "fier: a saved session continues with the same text" sh -c "test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
 
 # Drafts with weights of their own, which the whole session verifies with the model's.
 weights="--draft-weights q4 --no-weights-cache"
@@ -107,7 +108,7 @@ weights= base=$of_tests
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q8 --no-weights-cache
 err_has " | weights of drafts q8, " "the statistics have them too"
 run $base --plan --draft full --draft-weights q8 --no-weights-cache
-out_has " MB in memory (those of drafts " "and the plan"
+out_has " MB for drafts)" "and the plan"
 XDG_CACHE_HOME="$tmp/cache" run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q4
 err_has "weights: quantizing to q4" "they are kept in a file"
 XDG_CACHE_HOME="$tmp/cache" run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --weights q4
@@ -116,24 +117,24 @@ run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
 cp "$tmp/out" "$tmp/plain"
 run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv" --draft full --draft-weights q8 --no-weights-cache
 check "they draft over a loaded session" cmp -s "$tmp/out" "$tmp/plain"
-refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" $base --draft-weights q4
-refused 2 "--draft-weights q4: ngram drafts without the model" "weights of ngram" $base --draft ngram --draft-weights q4
+refused 2 "--draft-weights q4: requires --draft" "weights of no drafts" $base --draft-weights q4
+refused 2 "--draft-weights q4: ngram drafts do not use the model" "weights of ngram" $base --draft ngram --draft-weights q4
 refused 2 "--draft-weights: 'bf16' is not one of: q8 q4" "other weights" $base --draft full --draft-weights bf16
-refused 2 "--draft-weights q8: smaller ones than the model's are expected, which are q8" "weights that are not smaller" $base \
+refused 2 "--draft-weights q8: must be smaller than the model's weights, q8" "weights that are not smaller" $base \
     --weights q8 --draft full --draft-weights q8
-refused 1 "full:kv=f32: it cannot draft: " "rows of its own" $base --draft full:kv=f32 --draft-weights q8
+refused 1 "full:kv=f32: cannot draft: " "rows of its own" $base --draft full:kv=f32 --draft-weights q8
 
 refused 2 "--draft: 'ngrams', expected ngram or a strategy" "an unknown draft" $base --draft ngrams
 refused 2 "--draft: 'n=8', expected n=1 to n=7" "a long draft" $base --draft ngram:n=8
-refused 2 "'k=3' behind ngram" "another key" $base --draft ngram:k=3
+refused 2 "'k=3' after ngram" "another key" $base --draft ngram:k=3
 refused 2 "--draft: 'quest,fier', expected ngram, a strategy, or one of each" "two strategies" $base --draft quest,fier
 for attn in h2o actqkv full; do
-    refused 1 "$attn: it cannot draft: " "$attn" $base --draft $attn
+    refused 1 "$attn: cannot draft: " "$attn" $base --draft $attn
 done
-refused 1 "demote cannot draft" "rows that go elsewhere" $base --draft streaming:demote=token4
-refused 2 "a draft has the verifier's rows" "a store of its own" $base --draft quest:kv=f32
+refused 1 "cannot draft with demote" "rows that go elsewhere" $base --draft streaming:demote=token4
+refused 2 "a draft uses the verifier's rows" "a store of its own" $base --draft quest:kv=f32
 refused 1 "cannot draft over a loaded session" "a loaded session" generate -m "$m" --threads 1 -n 4 --load "$tmp/draft.kv" \
     --draft $fier
-refused 1 "cannot be verified: quest: each of its steps chooses" "a verifier that chooses" $base --draft ngram --attn quest
+refused 1 "cannot be verified: quest: selects tokens in each step" "a verifier that chooses" $base --draft ngram --attn quest
 refused 1 "cannot be verified: full: store kivi4" "rows in codes" $base --draft ngram --kv kivi4
 finish

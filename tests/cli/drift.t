@@ -8,7 +8,7 @@ rows() { # rows FILTER: true of every interval of --json
 
 drift --attn full,streaming,h2o,tova,quest,quest:budget=1000,fier,kivi,pariskv:full_thr=64:sink=4:local=32:u=32 --budget 64 --compare 64 --json "$tmp/report.json"
 check "it runs" test "$status" = 0
-out_has "96 new tokens behind a prompt of 512, seed 42, the last 2 of each 32 judged, skip 0" "the head says what was run"
+out_has "96 new tokens after a prompt of 512, seed 42, the last 2 of each 32 judged, skip 0" "the head says what was run"
 check "a line of the end against the start for each strategy" test "$(grep -c '^end / start' "$tmp/out")" = 9
 if command -v jq >/dev/null; then
     only() { rows "select(.attn | test(\"$1\")) | $2"; }
@@ -44,11 +44,11 @@ else
     skip "jq is not there"
 fi
 
-# Of 608 tokens the last step has its own and 607 others.
+# The last step of 608 tokens has its own and 607 others.
 drift --attn streaming:budget=607,h2o:budget=607,tova:budget=607,streaming:budget=606 --compare 0 --json "$tmp/report.json"
 if command -v jq >/dev/null; then
-    check "what evicts behind its last step alone misses nothing" only 'budget=607$' '(.mass - 1 | fabs) < 1e-9 and .recall == 1'
-    check "what evicted before it does" \
+    check "eviction after the last step only misses nothing" only 'budget=607$' '(.mass - 1 | fabs) < 1e-9 and .recall == 1'
+    check "earlier eviction does" \
         jq -e '[.results[] | select(.attn | test("606$")) | .intervals | .[1].mass > 1 - 1e-9 and .[2].mass < 1 - 1e-9] | any' "$tmp/report.json"
     check "nothing was compared" rows '.kl == null'
 else
@@ -60,7 +60,7 @@ check "a line for each interval" test "$(wc -l <"$tmp/a.jsonl")" = 7
 head -n 6 "$tmp/a.jsonl" >"$tmp/b.jsonl"
 drift --attn streaming,quest --budget 64 -o "$tmp/b.jsonl"
 for f in a b; do sed 1d "$tmp/$f.jsonl" | sed 's/"tokens_per_s": *[^,]*,//' >"$tmp/$f"; done
-check "a run that was ended goes on to the same results" cmp "$tmp/a" "$tmp/b"
+check "an interrupted run continues to the same results" cmp "$tmp/a" "$tmp/b"
 drift --attn streaming,quest --budget 64 --chunk 64 --seed 7 -o "$tmp/c.jsonl"
 sed 1d "$tmp/c.jsonl" | sed 's/"tokens_per_s": *[^,]*,//' >"$tmp/c"
 check "another seed, another text" test "$(sort "$tmp/a" "$tmp/c" | uniq -d | wc -l)" -lt 6
@@ -70,11 +70,11 @@ drift --attn streaming:budget=8:sink=4,pariskv:budget=0
 check "what cannot run is left out with its reason" test "$status" = 0
 out_has "  - " "the reason is there"
 refused 2 "--prompt 2048: the text has only" "a text that is too short" eval drift -f "$tmp/short"
-refused 2 "-n 100: a multiple of --every 64 is needed" "part of an interval" eval drift -n 100 --every 64
-refused 2 "--every 8: more than the 8 steps of --judged are needed" "nothing left to be timed" eval drift -n 8 --every 8
-refused 2 "--compare 100: 0 or a multiple of --every 64 is needed" "a comparison within an interval" \
+refused 2 "-n 100: must be a multiple of --every 64" "part of an interval" eval drift -n 100 --every 64
+refused 2 "--every 8: must be greater than --judged 8" "nothing left to be timed" eval drift -n 8 --every 8
+refused 2 "--compare 100: must be 0 or a multiple of --every 64" "a comparison within an interval" \
     eval drift -n 128 --every 64 --compare 100
-refused 2 "--prompt 0: at least 1 token is needed" "no prompt" eval drift --prompt 0
+refused 2 "--prompt 0: must be at least 1" "no prompt" eval drift --prompt 0
 refused 2 "-n" "no number" eval drift -n many
 refused 1 "no-such-file" "a file that is not there" eval drift -f "$tmp/no-such-file"
 finish

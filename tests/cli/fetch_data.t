@@ -39,9 +39,9 @@ check "which sha256sum reads" sh -c "cd '$d/longbench2' && sha256sum --check --s
 mv "$h" "$h.away"
 fetch longbench2
 check "again: the host is not asked" test "$status" -eq 0
-err_has "all is there" "and that is said"
+err_has "complete and verified" "and that is said"
 echo more >>"$d/longbench2/data.json"
-failed 1 "not as SHA256SUMS says" "a file that changed" longbench2
+failed 1 "files differ from SHA256SUMS" "a file that changed" longbench2
 mv "$h.away" "$h"
 rm -r "$d"
 
@@ -69,7 +69,7 @@ fetch scbench
 check "SCBench" test "$status" -eq 0 -a "$(grep -c 'scbench_.*jsonl' "$d/scbench/SHA256SUMS")" -eq 10
 check "its files lie side by side" cmp "$sc/data/scbench_mf.jsonl" "$d/scbench/scbench_mf.jsonl"
 fetch scbench
-err_has "all is there" "once"
+err_has "complete and verified" "once"
 rm -r "$d"
 echo '[]' >"$h/api/datasets/microsoft/SCBench/tree/$commit/data"
 failed 1 "no file data/scbench_kv.jsonl in commit" "a commit without them" scbench
@@ -88,7 +88,7 @@ check "GSM8K" cmp "$gh/test.jsonl" "$d/gsm8k/test.jsonl"
 check "and its training data" cmp "$gh/train.jsonl" "$d/gsm8k/train.jsonl"
 check "its commit is recorded" grep -q "openai/grade-school-math commit $commit" "$d/gsm8k/SHA256SUMS"
 fetch gsm8k
-err_has "all is there" "once"
+err_has "complete and verified" "once"
 rm -r "$d"
 printf '{"question":"q","answer":"#### 2"}\n' >"$gh/test.jsonl"
 failed 1 "test.jsonl: its git is" "another content than GitHub's record" gsm8k
@@ -107,14 +107,14 @@ if command -v tar >/dev/null; then
     check "MMLU is unpacked" cmp "$tmp/t/data/test/anatomy_test.csv" "$d/mmlu/test/anatomy_test.csv"
     check "what is needed of it, recorded" test "$(grep -c '\.csv$' "$d/mmlu/SHA256SUMS")" -eq 2
     fetch mmlu
-    err_has "all is there" "once"
+    err_has "complete and verified" "once"
 else
     skip "no tar"
 fi
 failed 2 "gpqa is gated" "data that need an account" gpqa
 failed 2 "openai/mrcr is parquet" "data in a format that is not read" mrcr
 failed 2 "under copyright" "data that are not to be had" essays
-failed 2 "bring the file" "data that nobody vouches for" hotpotqa
+failed 2 "no published checksum" "data that nobody vouches for" hotpotqa
 
 # Wrong content: refused, and nothing is left.
 echo '[{"_id":"2"}]' >"$v2/data.json"
@@ -126,7 +126,7 @@ hub THUDM/LongBench-v2 data.json
 mkdir -p "$d/longbench2"
 head -c 7 "$v2/data.json" >"$d/longbench2/data.json.part"
 fetch longbench2
-check "half a file goes on" cmp "$v2/data.json" "$d/longbench2/data.json"
+check "a partial download is continued" cmp "$v2/data.json" "$d/longbench2/data.json"
 rm -r "$d"
 mkdir -p "$d/longbench2"
 printf 'garbage' >"$d/longbench2/data.json.part"
@@ -149,7 +149,7 @@ failed 1 "no answer" "no such revision" longbench2 --revision v9
 echo '{"sha":"../../etc"}' >"$h/api/datasets/THUDM/LongBench-v2/revision/main"
 failed 1 "the hub's commit is '../../etc'" "an answer that is no commit" longbench2
 
-# All files of InfiniteBench, one commit.
+# InfiniteBench: every file, one commit.
 ib="$h/datasets/xinrongzhang2022/InfiniteBench/resolve/$commit"
 mkdir -p "$ib"
 names="code_debug code_run kv_retrieval longbook_choice_eng longbook_qa_chn longbook_qa_eng longbook_sum_eng longdialogue_qa_eng math_calc math_find number_string passkey"
@@ -157,7 +157,7 @@ for f in $names; do echo "{\"id\":\"$f\"}" >"$ib/$f.jsonl"; done
 # shellcheck disable=SC2046,SC2086
 hub xinrongzhang2022/InfiniteBench $(printf '%s.jsonl ' $names)
 mv "$ib/math_find.jsonl" "$tmp/away"
-failed 1 "not downloaded" "a file that the host does not give" infinitebench
+failed 1 "download failed" "a file that the host does not give" infinitebench
 check "what came before it stays" test -f "$d/infinitebench/code_debug.jsonl"
 mv "$tmp/away" "$ib/math_find.jsonl"
 mv "$ib/code_debug.jsonl" "$tmp/away"
@@ -166,7 +166,7 @@ check "the rest, without what is there" test "$status" -eq 0 -a "$(find "$d/infi
 echo "$commit" | sed 's/0/9/' >"$tmp/other"
 sed -i '$d' "$d/infinitebench/SHA256SUMS"
 echo "{\"sha\":\"$(cat "$tmp/other")\"}" >"$h/api/datasets/xinrongzhang2022/InfiniteBench/revision/main"
-failed 1 "begun with commit $commit" "files of two commits do not mix" infinitebench
+failed 1 "started with commit $commit" "files of two commits do not mix" infinitebench
 
 # PG-19: the bucket's list with MD5.
 mkdir -p "$h/storage/v1/b/deepmind-gutenberg" "$h/deepmind-gutenberg/test"
@@ -198,13 +198,13 @@ if command -v zip >/dev/null && command -v unzip >/dev/null; then
     check "an archive is unpacked" cmp "$tmp/z/data/qasper.jsonl" "$d/longbench/qasper.jsonl"
     check "all of it, recorded" test "$(grep -c '\.jsonl$' "$d/longbench/SHA256SUMS")" -eq 2
     fetch longbench
-    err_has "all is there" "once"
+    err_has "complete and verified" "once"
 else
     skip "no zip and unzip"
 fi
 
 failed 2 "'longbench3' is not one of" "no such data" longbench3
-failed 2 "which data?" "no data"
-failed 2 "--revision is of one dataset" "a revision of several" --revision abc all
-failed 2 "is no branch or commit" "a revision with slashes" --revision ../x pg19
+failed 2 "DATASET is missing" "no data"
+failed 2 "--revision supports only a single dataset" "a revision of several" --revision abc all
+failed 2 "is not a branch or commit" "a revision with slashes" --revision ../x pg19
 finish

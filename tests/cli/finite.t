@@ -19,7 +19,7 @@ ends() {
     shift
     run "$@" -m "$d" --threads 1 --quiet
     check "$name: exit status 1" test "$status" = 1
-    err_has "values of layer 0 exceed 65504, the range of f16 rows; use bf16 rows (--kv bf16;" "$name: layer and remedy"
+    err_has "values of layer 0 exceed 65504, the range of f16 rows; use bf16 rows (--kv bf16)" "$name: layer and remedy"
 }
 for how in "--repeat-penalty 1.1" "--draft ngram" "--kv kivi4:r=16:g=16"; do
     # shellcheck disable=SC2086

@@ -17,6 +17,10 @@ err_has "tokens/s" "statistics on stderr"
 err_has "attended 100.0 %" "full attention attends everything"
 run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --threads 1 --gemm builtin --chunk 3
 check "greedy output does not depend on threads, GEMM and chunk" cmp -s "$tmp/out" "$tmp/first"
+special='<|begin_of_text|>Alice<|eot_id|>'
+run generate -m "$m" -p "$special" -n 1 --json "$tmp/r.json"
+ids=$(printf %s "$special" | "$RUN" tokenize -m "$m" --special --quiet | wc -w)
+check "a prompt with special tokens has the ids of tokenize --special" grep -q "\"prompt_tokens\": $ids," "$tmp/r.json"
 printf 'Alice was beginning' >"$tmp/prompt"
 run generate -m "$m" -f "$tmp/prompt" -n 12 --temp 0
 check "-f reads the prompt from a file" cmp -s "$tmp/out" "$tmp/first"
@@ -45,14 +49,18 @@ out_has "KV" "--plan prints the memory"
 refused 1 "no such folder" "missing folder" generate -m /nowhere -p x
 refused 1 "max_position_embeddings" "a prompt beyond the context" generate -m "$m" -p x -n 100000
 refused 1 "does not fit the context of 4" "a prompt beyond --ctx" generate -m "$m" -p "one two three four five six" --ctx 4 -n 1
+run generate -m "$m" -p x --ctx max -n 1 --plan
+check "--ctx max: the model's positions where memory allows them" grep -q '^512 tokens: ' "$tmp/out"
+err_has "--ctx max: 512 tokens, the model's positions; KV" "and is reported"
+refused 2 "--ctx: 'maximum' is not a size" "another word" generate -m "$m" -p x --ctx maximum
 refused 1 "out of memory" "a context beyond the memory" generate -m "$m" -p x --ctx 100000000000 -n 1
 refused 1 "are needed" "a passkey length beyond the memory" passkey -m "$m" --attn full --ctx 900000M --trials 1
 refused 2 "--temp" "a bad temperature" generate -m "$m" -p x --temp -1
 refused 2 "unknown strategy 'best'" "an unknown strategy" generate -m "$m" -p x --attn best
 refused 2 "at least sink + 1" "a budget that is too small" generate -m "$m" -p x --attn streaming --budget 3
-refused 2 "--system needs --chat" "a system message without --chat" generate -m "$m" -p x --system y
-refused 2 "--template needs --chat" "a template without --chat" generate -m "$m" -p x --template qwen3
-refused 2 "--attn: generate takes one strategy, found 2" "two strategies" generate -m "$m" -p x --attn full,streaming
+refused 2 "--system: requires --chat" "a system message without --chat" generate -m "$m" -p x --system y
+refused 2 "--template: requires --chat" "a template without --chat" generate -m "$m" -p x --template qwen3
+refused 2 "--attn: generate accepts one strategy, found 2" "two strategies" generate -m "$m" -p x --attn full,streaming
 refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tpu
 refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
 refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anything runs" generate -m "$m" -p x --json "$tmp/no/r.json"
@@ -61,7 +69,7 @@ refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowher
 cert="generate -m $m -f $SRCDIR/LICENSE --ctx 2k -n 12 --temp 0 --attn codes:min=1 --kv kivi4:g=4:r=8 --skip 0 --certify 0.2"
 works "generate with certificates runs" $cert --threads 1 --json "$tmp/r.json"
 err_has "certified 100.0 % of" "all heads are certified"
-err_has "selections of" "and how long their lists are is said"
+err_has "selection length: mean" "and how long their lists are is said"
 cp "$tmp/out" "$tmp/one"
 run $cert --threads 3 --quiet
 check "the text does not depend on the threads" cmp -s "$tmp/out" "$tmp/one"
@@ -78,7 +86,7 @@ if [ -w /dev/full ]; then
     "$RUN" --help >/dev/full 2>"$tmp/err"
     check "--help to a full disk is exit status 1" test $? -eq 1
     "$RUN" generate -m "$m" -p Alice -n 8 --quiet >/dev/full 2>"$tmp/err"
-    check "a full disk behind stdout is exit status 1" test $? -eq 1
+    check "stdout on a full disk is exit status 1" test $? -eq 1
     err_has "standard output" "and is said"
 fi
 finish

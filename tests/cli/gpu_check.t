@@ -17,21 +17,21 @@ program "$bin/nvidia-smi" <<'END'
 echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 exit 9
 END
-refused_by gpu 1 "no CUDA device: nvidia-smi -i 0 says: NVIDIA-SMI has failed" "without a GPU" --out "$tmp/none"
+refused_by gpu 1 "no CUDA device: nvidia-smi -i 0: NVIDIA-SMI has failed" "without a GPU" --out "$tmp/none"
 check "nothing is made" test ! -e "$tmp/none"
 printf '#!/bin/sh\necho kvasir 1.2.3\n' | program "$pre/run"
 gpu --out "$tmp/none" --prebuilt "$pre"
-is_refusal 1 "(the program itself says: kvasir 1.2.3)" "a pack says whether its program starts"
-refused_by gpu 1 "no program 'run' there" "a build that is not there" test --out "$tmp/none" --prebuilt "$tmp/nowhere"
+is_refusal 1 "(the program reports: kvasir 1.2.3)" "a pack says whether its program starts"
+refused_by gpu 1 "no program 'run' in this folder" "a build that is not there" test --out "$tmp/none" --prebuilt "$tmp/nowhere"
 refused_by gpu 2 "unknown option or stage 'tset'" "an unknown stage" tset
 refused_by gpu 2 "--out: a value is expected" "an option without its value" --out
 refused_by gpu 2 "a number from 1 to 9" "more time than a stage has" --minutes 10
 refused_by gpu 2 "--device x" "a device that is no number" --device x
-refused_by gpu 2 "--prebuilt DIR says where to" "pack without a place" pack
+refused_by gpu 2 "pack requires --prebuilt DIR" "pack without a place" pack
 refused_by gpu 2 "--tool memchek" "a tool that is none" sanitize --tool memchek
 refused_by gpu 2 "a name that ends in .tar.xz" "a pack of another kind" pack --prebuilt "$tmp/there" -o pack.zip
 gpu pack --prebuilt "$tmp/there" --build "$tmp/nowhere"
-is_refusal 1 "/nowhere/run is not there, stage build makes it" "a pack of nothing"
+is_refusal 1 "/nowhere/run does not exist; run stage build first" "a pack of nothing"
 gpu --help
 check "--help" test "$status" -eq 0 -a ! -s "$tmp/err"
 
@@ -66,7 +66,7 @@ out_has "gpu_peer.py --device cuda:0" "the peer"
 gpu --dry-run sanitize
 check "a stage alone" test "$(grep -c '^#' "$tmp/out")" -eq 1
 check "the program's list of strategies is the script's" test \
-    "$("$RUN" --help-attn list | sed -n 's/^  \([a-z0-9]*\) .*/\1/p' | grep -v '^all$' | tr '\n' ' ')" = \
+    "$("$RUN" --help-attn list | sed -n 's/^  \([a-z0-9][a-z0-9]*\) .*/\1/p' | grep -v '^all$' | tr '\n' ' ')" = \
     "$(sed -n "s/^strategies='\(.*\)'\$/\1/p" "$SRCDIR/scripts/gpu_check") "
 
 # ---- a card ----
@@ -121,7 +121,7 @@ check "a text that differs is a failure" test "$status" -eq 1
 out_has "test device_ops: 2 ok, 1 skipped" "tests are counted"
 out_has "generate, full: as on the CPU" "the CPU's text"
 out_has "generate, tova: FAILED: differs from the CPU's" "and another one"
-out_has "generate, kivi: differs from byte 5 on, as rounding may" "where rounding may change a text it is told"
+out_has "generate, kivi: differs from byte 5 on, as rounding may" "a text that rounding may change is reported"
 check "all results are one file" test "$(tar tzf "$tmp/all.tar.gz" | grep -c '^results/\(log\|test.jsonl\|system.json\)$')" -eq 2
 out_has "generate, h2o: skipped, run: h2o: does not run on cuda:0 yet" "what the backend lacks is skipped"
 out_has "generate --tp 1: as on the CPU" "ranks, too"
@@ -172,7 +172,7 @@ check "the table alone" test "$status" -eq 0 -a "$(grep -c tiny "$tmp/out")" -eq
 gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b --host-gb 100
 check "what was measured is not measured again" test "$(grep -c -- --json "$tmp/calls")" -eq 0
 
-# Ten seconds are over at each look at the clock: the stage is cut, the next call goes on.
+# Each look at the clock adds ten seconds: the stage is cut, and the next call continues it.
 rm -rf "$o"
 program "$bin/date" <<END
 #!/bin/sh
@@ -183,7 +183,7 @@ echo \$t
 END
 gpu rows --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "no time is left" test "$status" -eq 1
-out_has ": cut, the stage's time is over" "which is said"
+out_has ": cut, the time of the stage is up" "which is said"
 check "some were measured" test "$(find "$o" -name '*.json' | wc -l)" -gt 1
 rm "$bin/date"
 echo none >"$tmp/bad"
@@ -192,7 +192,7 @@ before=$(find "$o" -name '*.json' | wc -l)
 find "$o" \( -name '*.failed' -o -name '*.split' \) -exec rm {} +
 : >"$tmp/calls"
 gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
-check "the next call goes on" test "$status" -eq 0 -a "$(find "$o" -name '*.json' | wc -l)" -gt "$before"
+check "the next call continues" test "$status" -eq 0 -a "$(find "$o" -name '*.json' | wc -l)" -gt "$before"
 check "rows on the host are their own" grep -qE '^decode +tiny +host +f16 ' "$tmp/out"
 
 # A command that takes too long, and a broken file.

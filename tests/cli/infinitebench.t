@@ -49,10 +49,10 @@ check "the file's sum is in the results" grep -q '"prompts":"mine.json",.*"promp
 echo '{"passkey": "Find and memorize it: {input} {context} {input}", "kv_retrieval": "{context}{func}"}' >"$tmp/mine.json"
 ib --ctx 2048 --prompts "$tmp/mine.json" --limit 2 --dataset passkey
 check "templates of the tasks that run are enough" test "$status" -eq 0
-refused 1 "mine.json: 'kv_retrieval': found {func}, expected of fields only {context} {input} {key}" "a field that the task has not" eval infinitebench -m "$m" --prompts "$tmp/mine.json" --dataset passkey,kv_retrieval
-refused 1 "mine.json: no 'number_string', expected a template" "a task without its template" eval infinitebench -m "$m" --prompts "$tmp/mine.json" --dataset number_string
+refused 1 "mine.json: 'kv_retrieval': unknown field {func}; supported fields: {context} {input} {key}" "a field that the task has not" eval infinitebench -m "$m" --prompts "$tmp/mine.json" --dataset passkey,kv_retrieval
+refused 1 "mine.json: no template for data set 'number_string'" "a task without its template" eval infinitebench -m "$m" --prompts "$tmp/mine.json" --dataset number_string
 
-# Data: a folder of files, one file, and lengths beside it.
+# Data: a folder of files, one file, and lengths in addition.
 mkdir "$tmp/data"
 for t in longbook_choice_eng code_debug; do grep "\"$t\"" "$own" | sed 's/"dataset": "[a-z_]*", //' >"$tmp/data/$t.jsonl"; done
 printf '{"id":0,"context":"The pass key is 12345.","input":"What is the pass key?","answer":["12345"],"options":[]}\n' >"$tmp/data/passkey.jsonl"
@@ -65,18 +65,18 @@ out_has "1 samples" "one file tells its task by its name"
 sed 1d "$tmp/x.jsonl" | grep '"code_debug"' | "$RUN" eval score code_debug >"$tmp/scores" 2>"$tmp/err"
 check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 2
 
-# What is refused.
+# Refused options.
 refused 2 "nearest name is passkey" "a wrong task" eval infinitebench -m "$m" --dataset paskey
 refused 2 "--prompts: 'gpt4'" "wrong prompts" eval infinitebench -m "$m" --prompts gpt4
 refused 2 "--rules: 'mine'" "wrong rules" eval infinitebench -m "$m" --rules mine
-refused 2 "--length 9000: the window has 4096" "a length beyond the window" eval infinitebench -m "$m" --ctx 4096 --length 9000
-refused 2 "700 is there twice" "a length twice" eval infinitebench -m "$m" --ctx 4096 --length 700,700
-refused 2 "700 is there twice" "the window, as 0 and as its length" eval infinitebench -m "$m" --ctx 700 --length 0,700
+refused 2 "--length 9000: exceeds the window of 4096" "a length beyond the window" eval infinitebench -m "$m" --ctx 4096 --length 9000
+refused 2 "duplicate length 700" "a length twice" eval infinitebench -m "$m" --ctx 4096 --length 700,700
+refused 2 "duplicate length 700" "the window, as 0 and as its length" eval infinitebench -m "$m" --ctx 700 --length 0,700
 refused 2 "too short for passkey" "a length that holds nothing" eval infinitebench -m "$m" --ctx 4096 --length 50
-refused 2 "which --seed varies" "a seed that draws nothing" eval infinitebench -m "$m" --dataset passkey --limit 1 --sample-seed 3
-refused 2 "none of the tasks is made" "a length of what is read" eval infinitebench -m "$m" --dataset math_find --length 700
-refused 2 "are made" "data of what is made" eval infinitebench -m "$m" --dataset passkey --length 700 --data "$tmp/data"
+refused 2 "generated, with --seed" "a seed that draws nothing" eval infinitebench -m "$m" --dataset passkey --limit 1 --sample-seed 3
+refused 2 "none of the selected tasks is generated" "a length of what is read" eval infinitebench -m "$m" --dataset math_find --length 700
+refused 2 "all tasks of --dataset are generated" "data of what is made" eval infinitebench -m "$m" --dataset passkey --length 700 --data "$tmp/data"
 refused 1 "no file math_find.jsonl" "a task that is not there" eval infinitebench -m "$m" --data "$tmp/data" --dataset math_find
 echo '{"context":"c","input":"The x of","answer":"five"}' >"$tmp/math_find.jsonl"
-refused 1 "math_find.jsonl line 1: the answer 'five' is no number" "a label that cannot be scored" eval infinitebench -m "$m" --ctx 2048 --data "$tmp/math_find.jsonl"
+refused 1 "math_find.jsonl line 1: the answer 'five' is not a number" "a label that cannot be scored" eval infinitebench -m "$m" --ctx 2048 --data "$tmp/math_find.jsonl"
 finish

@@ -7,10 +7,56 @@ run --version
 out_has "kvasir" "--version"
 run --help
 out_has "generate" "--help lists the commands"
+cp "$tmp/out" "$tmp/usage"
 run
 check "no command: usage, exit status 2" test "$status" -eq 2
+check "on standard error" cmp "$tmp/err" "$tmp/usage"
+for word in -h help; do
+    run $word
+    check "$word is --help" cmp "$tmp/out" "$tmp/usage"
+done
+for command in info "eval niah"; do
+    # shellcheck disable=SC2086
+    run $command --help
+    cp "$tmp/out" "$tmp/help"
+    # shellcheck disable=SC2086
+    run help $command
+    check "help $command is $command --help" cmp "$tmp/out" "$tmp/help"
+    # shellcheck disable=SC2086
+    run $command -h
+    check "as is $command -h" cmp "$tmp/out" "$tmp/help"
+done
+run help eval
+check "help eval lists the evaluations" test "$status" -eq 0
+out_has "  longbench2     LongBench v2" "with their summaries"
+cp "$tmp/out" "$tmp/help"
+for word in -h help --help; do
+    run eval $word
+    check "as does eval $word" cmp "$tmp/out" "$tmp/help"
+done
+run eval
+check "eval without a name: the list, exit status 2" test "$status" -eq 2
+check "on standard error too" cmp "$tmp/err" "$tmp/help"
 run frobnicate
-check "unknown command: exit status 2" test "$status" -eq 2
+is_refusal 2 "unknown command 'frobnicate'; 'run help' lists the commands" "an unknown command"
+run eval frobnicate
+is_refusal 2 "unknown command 'eval frobnicate'; 'run help eval' lists" "an unknown evaluation"
+run help frobnicate
+is_refusal 2 "unknown command 'frobnicate'" "help of an unknown command"
+for strategy in list quest pariskv; do "$RUN" --help-attn $strategy; done >>"$tmp/usage"
+cat "$tmp/help" >>"$tmp/usage"
+check "help fits 80 columns" awk 'length($0) > 80 { bad = 1 } END { exit bad }' "$tmp/usage"
+prefix="$tmp/a prefix"
+mkdir -p "$prefix/bin" "$prefix/share/kvasir/eval"
+cp "$RUN" "$prefix/bin/kvasir"
+ran "$prefix/bin/kvasir" eval agree -m none
+err_has "kvasir eval agree: -m none: no such folder" "messages have the name of the program"
+cp -R "$SRCDIR/model/demo" "$prefix/share/kvasir"
+ran "$prefix/bin/kvasir" info
+out_has "$prefix/share/kvasir/demo" "an installed program finds its own model, also after its prefix has moved"
+touch "$prefix/share/kvasir/eval/DATA.md"
+ran "$prefix/bin/kvasir" eval pg19 --limit 1
+err_has "$prefix/share/kvasir/eval/pg19" "and its own data"
 run generate --frobnicate
 check "unknown option: exit status 2" test "$status" -eq 2
 run generate --help-attn streaming
@@ -26,12 +72,13 @@ has() { check "--json of $1 has $2" grep -q "$2" "$tmp/r.json"; }
 
 run info "$m" --json "$tmp/r.json"
 has info '"architecture": "Qwen2ForCausalLM"'
-has info '"chat_template": "qwen2.5"'
+has info '"chat_template": "tokenizer_config.json"'
 run info -m "$m" "$m"
 check "two models: exit status 2" test "$status" -eq 2
 run info "$m"
 out_has "Qwen2ForCausalLM" "info: architecture"
 out_has "yarn" "info: rope"
+out_has "tokens         f16          q8          q4" "info: memory of a context, by store"
 out_has "f32 (26 tensors, 0.20 MB)" "info: tensors of a type and their bytes"
 out_has "tokenizer" "info: tokenizer"
 
@@ -77,6 +124,6 @@ tail -c 1536 "$tmp/l.npy" >"$tmp/a"
 tail -c 1536 "$tmp/last.npy" >"$tmp/b"
 check "and it is the last one, bit by bit" cmp -s "$tmp/a" "$tmp/b"
 refused 2 "--ids" "logits without ids" logits -m "$m"
-refused 2 "not a list" "bad ids" logits -m "$m" --ids 1,x
+refused 2 "expected token ids" "bad ids" logits -m "$m" --ids 1,x
 refused 2 "outside the model's vocabulary" "an id outside the vocabulary" logits -m "$m" --ids 1,400
 finish

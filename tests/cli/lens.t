@@ -15,6 +15,11 @@ run lens -m "$m" -p "$text" --attn $attn --budget 16 -n 4 --ignore-eos --quiet -
 check "a page" grep -q '^<!DOCTYPE html>' "$tmp/lens.html"
 check "with the records in it" test "$(grep -c '^{"kind":"step"' "$tmp/lens.html")" -eq 8
 check "is smaller than 150 KB" test "$(wc -c <"$tmp/lens.html")" -lt 150000
+check "has all of its parts" sh -c "! grep -q '^@include' '$tmp/lens.html' && grep -q '^function selftest' '$tmp/lens.html'"
+grep -oE '(\$|on)\("[a-z-]+"[,)]' "$tmp/lens.html" | sed 's/.*("//; s/".*//' | sort -u >"$tmp/ids"
+: >"$tmp/out"
+while read -r id; do grep -q "id=\"$id\"" "$tmp/lens.html" || echo "$id" >>"$tmp/out"; done <"$tmp/ids"
+check "and the elements that its script names" test -s "$tmp/ids" -a ! -s "$tmp/out"
 check "and loads nothing" test -z "$(grep -E '(src|href)="' "$tmp/lens.html")"
 if command -v jq >/dev/null; then
     check "every line is JSON" sh -c "jq -c . <'$tmp/records'"
@@ -29,18 +34,19 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
-# What strategies without a choice read: sinks beside a sliding window of 16, and demoted rows that are recalled.
+# Reads of strategies without a selection: sinks in addition to a sliding window of 16, and recalled demoted rows.
 run lens -m "$models/mistral-swa-bf16" -p "$text" --attn streaming --budget 12 -n 3 --ignore-eos --quiet
 check "the sinks of streaming are read in layers with windows" test "$(grep -c '"attended":13.0,' "$tmp/out")" -eq 3
 run lens -m "$m" -p "$text" --attn h2o:demote=token4:recall=0,h2o:demote=token4:recall=3 --budget 12 -n 3 --ignore-eos --quiet
 check "demoted rows are read as far as they are recalled" \
     test "$(grep -c '"attended":13.0,' "$tmp/out")" -eq 3 -a "$(grep -c '"attended":16.0,' "$tmp/out")" -eq 3
-run lens -m "$m" -p "$text" --attn quest --skip 2 --budget 16 -n 2 --quiet -o "$tmp/dense.html"
+run lens -m "$m" -p "$text" --attn quest --skip 2 --budget 16 -n 2 --quiet -o "$tmp/dense.html" --json "$tmp/r.json"
 check "where all layers are dense nothing is chosen" grep -q '^quest  *16  *-  *-$' "$tmp/out"
+check "and the report has null" test "$(grep -cE '"(attended|missed)": null' "$tmp/r.json")" -eq 2
 refused 2 "at most 3" "four strategies" lens -m "$m" -p "$text" --attn quest,fier,h2o,tova
 refused 2 "expected full or one of --attn" "a drive that is not there" lens -m "$m" -p "$text" --attn quest --drive h2o
 refused 2 "at least 2" "a prompt of one token" lens -m "$m" -p "" --attn quest
-refused 1 "not a regular file" "a device" lens -m "$m" -p "$text" --attn quest -o /dev/null
+refused 1 "neither a regular file nor a pipe" "a folder" lens -m "$m" -p "$text" --attn quest -o "$tmp"
 check "a refused run leaves no file" test -z "$(ls "$tmp" | grep part)"
 
 browser=$(command -v chromium-headless-shell || command -v chromium) || browser=
@@ -49,7 +55,7 @@ if [ -z "$browser" ]; then
     finish
     exit 0
 fi
-# Where a browser cannot run, it says nothing of the page.
+# A browser that cannot run proves nothing about the page.
 HOME=$tmp timeout 60 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$tmp/browser" \
     --dump-dom "data:text/html,<p>here</p>" >"$tmp/dom" 2>/dev/null </dev/null
 if ! grep -q '<p>here</p>' "$tmp/dom"; then

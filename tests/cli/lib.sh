@@ -48,7 +48,10 @@ check() {
     shift
     if "$@" >/dev/null 2>&1; then pass "$name"; else fail "$name"; show; fi
 }
-out_has() { check "$2" grep -qF -- "$1" "$tmp/out"; }
+squeezed() { tr -s '\n ' '  '; }
+# is_in TEXT FILE: wherever its lines are folded.
+is_in() { grep -qF -- "$1" "$2" || squeezed <"$2" | grep -qF -- "$(printf %s "$1" | squeezed)"; }
+out_has() { check "$2" is_in "$1" "$tmp/out"; }
 err_has() { check "$2" grep -qF -- "$1" "$tmp/err"; }
 # is_refusal STATUS TEXT NAME: of the last run: one line on stderr that holds TEXT, this exit status, nothing on stdout.
 is_refusal() {

@@ -11,7 +11,7 @@ check "it is installed" test $? -eq 0
 PKG_CONFIG_LIBDIR=$(dirname "$(find "$tmp/root" -name kvasir.pc)")
 lib=$(dirname "$PKG_CONFIG_LIBDIR")
 export PKG_CONFIG_LIBDIR
-check "under three names, beside libkvasir-wait" test -e "$lib/libkvasir.so" -a -e "$lib/libkvasir.so.0" -a "$(find "$lib" -maxdepth 1 -type f | wc -l)" -eq 2
+check "under three names, next to libkvasir-wait" test -e "$lib/libkvasir.so" -a -e "$lib/libkvasir.so.0" -a "$(find "$lib" -maxdepth 1 -type f | wc -l)" -eq 2
 "$RUN" --version | sed 's/.* //' >"$tmp/out"
 check "in the program's version" test "$(pkg-config --modversion kvasir)" = "$(cat "$tmp/out")"
 
@@ -35,7 +35,7 @@ fi
 command -v "${CC%% *}" >/dev/null 2>&1 || CC=cc
 command -v "${CXX%% *}" >/dev/null 2>&1 || CXX=c++
 # shellcheck disable=SC2046,SC2086
-compile() { # compile NAME COMMAND...: to $tmp/NAME; flags of pkg-config come behind
+compile() { # compile NAME COMMAND...: to $tmp/NAME; flags of pkg-config come last
     name=$1
     shift
     "$@" -Wall -Wextra -Werror -o "$tmp/$name" $(pkg-config --cflags --libs kvasir) >"$tmp/out" 2>"$tmp/err"
@@ -118,7 +118,7 @@ check "a program of now runs" test $? -eq 0
 check "and one of then" test $? -eq 0
 check "with smaller structs" sh -c "! cmp -s '$tmp/sizes' '$tmp/err'"
 check "the same tokens and counts" cmp "$tmp/want" "$tmp/out"
-check "and nothing behind its structs is touched" grep -q ' 24 f16 255 255$' "$tmp/out"
+check "and nothing past its structs is written" grep -q ' 24 f16 255 255$' "$tmp/out"
 
 "$tmp/compare" "$m" "$text" full quest:budget=32:page=4 h2o:budget=24 >"$tmp/out" 2>"$tmp/err"
 check "a line for each strategy" test "$(grep -cE '^(full|quest|h2o).*: ' "$tmp/out")" -eq 3

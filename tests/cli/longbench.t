@@ -23,7 +23,7 @@ lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 head -n 9 "$tmp/whole.jsonl" >"$tmp/part.jsonl"
 lb $cases -o "$tmp/part.jsonl"
-check "a run that was ended goes on to the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+check "an interrupted run continues to the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
 
 # Another configuration.
 lb --dataset qasper -o "$tmp/one.jsonl"
@@ -31,11 +31,11 @@ cp "$tmp/one.jsonl" "$tmp/copy.jsonl"
 sed 's/"backend":"/"backend":"another /' "$tmp/one.jsonl" >"$tmp/machine.jsonl"
 refused 2 "'backend' is \"another" "another instruction set" eval longbench -m "$m" --ctx 8192 --gemm builtin --dataset qasper -o "$tmp/machine.jsonl"
 one="eval longbench -m $m --ctx 8192 --gemm builtin --dataset qasper -o $tmp/one.jsonl"
-refused 2 "'seed' is 42 there, 7 now" "another seed" $one --seed 7
+refused 2 "'seed' is 42 in the file, 7 now" "another seed" $one --seed 7
 refused 2 "'wrap' is" "another wrap" $one --wrap double-bos --template llama3
-refused 2 "'limit' is null there, 1 now" "another number of samples" $one --limit 1
-refused 2 "'runs[0].attn' is \"full\" there" "another strategy" $one --attn quest --budget 64
-refused 2 "'max_length' is 7500 there, 100 now" "other prompts" $one --max-length 100
+refused 2 "'limit' is null in the file, 1 now" "another number of samples" $one --limit 1
+refused 2 "'runs[0].attn' is \"full\" in the file" "another strategy" $one --attn quest --budget 64
+refused 2 "'max_length' is 7500 in the file, 100 now" "other prompts" $one --max-length 100
 sed 's/sample/Sample/' "$own" >"$tmp/other.jsonl"
 refused 2 "'data[0].name' is" "other data" $one --data "$tmp/other.jsonl"
 sed 's/prompts.json":"..../prompts.json":"0000/' "$tmp/one.jsonl" >"$tmp/old.jsonl"
@@ -70,14 +70,14 @@ bad_prompts() { # bad_prompts JSON TEXT NAME
     refused 1 "mine.json: $2" "$3" eval longbench -m "$m" --ctx 8192 --dataset qasper --prompts "$tmp/mine.json"
 }
 bad_prompts '{"qasper": 7}' "'qasper': found a number, expected a template" "a template that is none"
-bad_prompts '{"qasper": "{input}"}' "'qasper': found no {context}, expected a template with it" "a template without the context"
-bad_prompts '{"qasper": "{context}{question}"}' "'qasper': found {question}, expected of fields only {context} {input}" "a field that is none"
-bad_prompts '{"qaspar": "{context}"}' "no 'qasper', expected a template of each data set that runs (did you mean 'qaspar'?)" "a name that is near"
+bad_prompts '{"qasper": "{input}"}' "'qasper': the template lacks {context}" "a template without the context"
+bad_prompts '{"qasper": "{context}{question}"}' "'qasper': unknown field {question}; supported fields: {context} {input}" "a field that is none"
+bad_prompts '{"qaspar": "{context}"}' "no template for data set 'qasper' (did you mean 'qaspar'?)" "a name that is near"
 bad_prompts '["{context}"]' "the top level is not a JSON object" "a list"
 bad_prompts '{"qasper": "{context}"' "not valid JSON: line " "no JSON"
 bad_prompts '{"qasper": "{context}", "qasper": "{context}"}' "not valid JSON: line 1" "a name twice"
 refused 1 "No such file" "no file" eval longbench -m "$m" --ctx 8192 --prompts "$tmp/none.json"
-refused 2 "it takes no --prompts" "--score with prompts" eval longbench --score x.jsonl --prompts y
+refused 2 "--score: not supported with --prompts" "--score with prompts" eval longbench --score x.jsonl --prompts y
 
 # Bad input.
 bad() { # bad LINE TEXT NAME
@@ -88,7 +88,7 @@ bad '{"input":"q"' "not valid JSON" "no JSON"
 bad '{"context":"c","answers":["a"]}' "'input'" "no input"
 bad '{"input":"q","answers":["a"]}' "'context'" "no context"
 bad '{"input":"q","context":"c","answers":[]}' "'answers'" "no answers"
-bad '{"input":"q","context":"c","answers":["",""]}' "'answers': all of them are empty" "empty answers"
+bad '{"input":"q","context":"c","answers":["",""]}' "'answers': every answer is empty" "empty answers"
 bad '{"input":"q","context":"c","answers":["a"],"dataset":"hotpotqa"}' "'dataset' is hotpotqa in a file of qasper" "a line of another dataset"
 bad '{"input":"q\u0000","context":"c","answers":["a"]}' "'input' holds the character U+0000" "a NUL"
 printf '{"input":"q","context":"\377","answers":["a"]}\n' >"$tmp/qasper.jsonl"
@@ -96,7 +96,7 @@ refused 1 "line 1: not valid JSON" "bytes that are no UTF-8" eval longbench -m "
 : >"$tmp/qasper.jsonl"
 refused 1 "no samples" "an empty file" eval longbench -m "$m" --ctx 8192 --data "$tmp/qasper.jsonl"
 echo '{"input":"q","context":"c","answers":["a"],"dataset":"quasper"}' >"$tmp/mine.jsonl"
-refused 1 "line 1: 'dataset': 'quasper' is no dataset of LongBench; the nearest name is qasper" "no dataset" eval longbench -m "$m" --data "$tmp/mine.jsonl"
+refused 1 "line 1: 'dataset': 'quasper' is not a dataset of LongBench; the nearest name is qasper" "no dataset" eval longbench -m "$m" --data "$tmp/mine.jsonl"
 mkdir "$tmp/dir"
 refused 1 "no file of a dataset" "an empty folder" eval longbench -m "$m" --data "$tmp/dir"
 refused 2 "nearest name is qasper" "a wrong name" eval longbench -m "$m" --dataset quasper
@@ -113,5 +113,5 @@ refused 2 "--wrap: 'chat'" "a wrong wrap" eval longbench -m "$m" --wrap chat
 refused 2 "--clean-up" "a wrong switch" eval longbench -m "$m" --clean-up maybe
 refused 2 "--protocol" "a wrong protocol" eval longbench -m "$m" --protocol both
 refused 2 "--limit" "a seed without a limit" eval longbench -m "$m" --sample-seed 3
-refused 2 "it takes no --data" "--score with samples" eval longbench --score x.jsonl --data y
+refused 2 "--score: not supported with --data" "--score with samples" eval longbench --score x.jsonl --data y
 finish

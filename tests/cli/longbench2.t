@@ -68,8 +68,8 @@ lb --rules kvpress --attn full,snapkv --skip 0 --budget 64 -o "$tmp/press.jsonl"
 check "kvpress's" test "$status" -eq 0
 check "answers have at most 16 tokens" test "$(sed -n 's/.*"new_tokens":\([0-9]*\).*/\1/p' "$tmp/press.jsonl" | sort -n | tail -n 1)" -le 16
 refused 2 "--rules: 'own' is not one of: official pariskv kvpress" "other rules" eval longbench2 --rules own
-refused 2 "--rules kvpress has its own prompts" "rules and prompts" eval longbench2 --rules kvpress --cot
-refused 2 "--rules pariskv: its prompts are raw" "a template for raw prompts" eval longbench2 --rules pariskv --wrap template
+refused 2 "--rules kvpress: not supported with --cot" "rules and prompts" eval longbench2 --rules kvpress --cot
+refused 2 "--rules pariskv: not supported with a chat template" "a template for raw prompts" eval longbench2 --rules pariskv --wrap template
 
 # Killed at several moments: in the first pass, between both, in the second one.
 killed "$tmp/part.jsonl" "1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases
@@ -77,7 +77,7 @@ killed "$tmp/part.jsonl" "1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24
 for many in 4 $((1 + 3 * n_samples)) $((3 + 3 * n_samples)); do
     { head -n "$many" "$tmp/whole.jsonl" && sed -n "$((many + 1))p" "$tmp/whole.jsonl" | head -c 40; } >"$tmp/at.jsonl"
     lb $cases -o "$tmp/at.jsonl"
-    check "cut after line $many: goes on to the same end" same_results "$tmp/whole.jsonl" "$tmp/at.jsonl"
+    check "cut after line $many: continues to the same end" same_results "$tmp/whole.jsonl" "$tmp/at.jsonl"
 done
 lb $cases -o "$tmp/part.jsonl"
 check "killed again and again: the last run ends" test "$status" -eq 0
@@ -88,9 +88,9 @@ check "and its table" cmp "$tmp/a" "$tmp/b"
 lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
 check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 one="eval longbench2 -m $m --ctx 8192 --gemm builtin -o $tmp/none.jsonl --limit 1"
-refused 2 "'prompt' is \"0shot_no_context\" there, \"0shot\" now" "another prompt" $one
-refused 2 "'max_length' is 7808 there, 6912 now" "another number of passes" $one --cot
-refused 2 "'max_length' is 7808 there, 50 now" "other lengths" $one --no-context --max-length 50
+refused 2 "'prompt' is \"0shot_no_context\" in the file, \"0shot\" now" "another prompt" $one
+refused 2 "'max_length' is 7808 in the file, 6912 now" "another number of passes" $one --cot
+refused 2 "'max_length' is 7808 in the file, 50 now" "other lengths" $one --no-context --max-length 50
 
 # Outputs, as a file says them: counts and what is left out.
 head -n 1 "$tmp/one.jsonl" >"$tmp/said.jsonl"
@@ -129,8 +129,8 @@ has_row "tokens attended" "" -
 # Bad input; tests/unit/test_longbench2 has more of it.
 printf '[{"_id":"i","context":"\377"}]' >"$tmp/bad.json"
 refused 1 "bad.json record 1: not valid JSON" "bytes that are no UTF-8" eval longbench2 -m "$m" --ctx 8192 --data "$tmp/bad.json"
-refused 2 "a window of 400 tokens leaves 16" "a window that is too small" eval longbench2 -m "$m" --ctx 400
+refused 2 "a window of 400 tokens leaves only 16" "a window that is too small" eval longbench2 -m "$m" --ctx 400
 refused 2 "the window has 600" "prompts beyond the window" eval longbench2 -m "$m" --ctx 600 --max-length 590
-refused 2 "--no-context: there is no such prompt with --cot" "both prompts" eval longbench2 --cot --no-context
+refused 2 "--no-context: not supported with --cot" "both prompts" eval longbench2 --cot --no-context
 refused 2 "unknown option '--protocol'" "an option of another evaluation" eval longbench2 --protocol decode
 finish

@@ -13,7 +13,7 @@ export TMPDIR=/tmp XDG_CACHE_HOME="$tmp/cache" # a long path of TMPDIR is too lo
 export LSAN_OPTIONS=detect_leaks=0
 MPIRUN="mpirun --allow-run-as-root --oversubscribe"
 
-# What mpirun says itself, in frames of lines or behind a host's name, is taken out of $tmp/all.
+# Removes mpirun's own messages, framed by lines or preceded by a host's name, from $tmp/all.
 strip() { sed '/^-----*$/,/^-----*$/d; /^\[/d' "$tmp/all" >"$tmp/err"; }
 # mpi N COMMAND...: by N ranks; status in $status, output in $tmp/out and $tmp/err.
 mpi() {
@@ -103,26 +103,26 @@ mpi_refused 2 "unknown option" "an unknown option" "$@" --nonsense
 timeout 200 $MPIRUN -n 1 "$RUN" "$@" -n 2 : -n 1 "$RUN" "$@" -n 3 >"$tmp/out" 2>"$tmp/all" </dev/null
 status=$?
 strip
-is_refusal 2 "rank 1 was started with other options" "ranks with different options"
+is_refusal 2 "rank 1 has other options" "ranks with different options"
 cp -r "$m" "$tmp/0" && cp -r "$m" "$tmp/1" && chmod -R u+w "$tmp/0" "$tmp/1"
 sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.0002/' "$tmp/1/config.json"
 # shellcheck disable=SC2016
 mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
-is_refusal 2 "rank 1 has another model" "ranks with different configurations"
+is_refusal 2 "rank 1 has a different model" "ranks with different configurations"
 cp "$m/config.json" "$tmp/1" && chmod u+w "$tmp/1/config.json"
 size=$(wc -c <"$tmp/1/model.safetensors")
 printf '\1' | dd of="$tmp/1/model.safetensors" bs=1 seek=$((size - 100)) conv=notrunc 2>/dev/null
 # shellcheck disable=SC2016
 mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
-is_refusal 2 "rank 1 has another model" "ranks with different weights"
+is_refusal 2 "rank 1 has a different model" "ranks with different weights"
 rm "$tmp/1/model.safetensors"
 # shellcheck disable=SC2016
 mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
-is_refusal 1 "neither model.safetensors nor" "a rank without a model ends all"
+is_refusal 1 "no model.safetensors or" "a rank without a model ends all"
 
 # ---- the end ----
 
-# start: two ranks that would go on for hours; their ids in $ranks.
+# start: two ranks that would run for hours; their ids in $ranks.
 start() {
     : >"$tmp/out" # what an earlier one printed
     rm -f "$tmp/rank.0" "$tmp/rank.1"

@@ -9,7 +9,7 @@ field() { sed -n "s/.*\"ctx\":$2,.*\"attn\":\"$3\".*\"$4\":\([^,}]*\).*/\1/p" "$
 
 niah $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
-out_has "protocol decode, wrap raw, seed 42, skip 0" "the head says how"
+out_has "protocol decode, wrap template, seed 42, skip 0" "the head says how"
 out_has "512 tokens                   6" "a line for each length"
 out_has "  depth 80 to 100 %          2" "and for its depths"
 check "a line for each trial" test "$(wc -l <"$tmp/whole.jsonl")" -eq 37
@@ -42,13 +42,13 @@ run eval niah -m "$models/llama31-f32-tied" --threads 1 --gemm builtin --quiet -
 check "the question's tail has the template's end" \
     test "$(field "$tmp/chat.jsonl" 400 full decoded_prompt_tokens | head -n 1)" -gt "$(field "$tmp/raw.jsonl" 400 full decoded_prompt_tokens | head -n 1)"
 
-refused 2 "--needle and --question go together" "a needle without a question" eval niah --needle "$tmp/needle"
-refused 2 "--key: of a needle of your own" "a key without a needle" eval niah --key x
-refused 2 "--ctx 32: an answer alone takes 32 tokens" "a length without room" eval niah --ctx 32
-refused 2 "--ctx 40: too short, at least" "a length for no prompt" eval niah --ctx 40
+refused 2 "--needle and --question: one requires the other" "a needle without a question" eval niah --needle "$tmp/needle"
+refused 2 "--key: requires --needle FILE" "a key without a needle" eval niah --key x
+refused 2 "--ctx 32: too short; the answer alone takes 32 tokens" "a length without room" eval niah --ctx 32
+refused 2 "--ctx 40: too short; at least" "a length for no prompt" eval niah --ctx 40
 : >"$tmp/empty"
 refused 1 "--haystack " "an empty haystack" eval niah --haystack "$tmp/empty"
 refused 1 "the file is empty" "an empty needle" eval niah --needle "$tmp/empty" --question "$tmp/question"
 refused 1 "no-such-file" "a file that is not there" eval niah --haystack "$tmp/no-such-file"
-refused 2 "the model has no known chat template" "a template that is not there" eval niah --wrap template
+refused 2 "the model has no chat template" "a template that is not there" eval niah -m "$models/llama-dynamic-f32" --wrap template
 finish

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-# What follows from the table of options: the man page's section, and completion.
+# Everything generated from the tables of commands and options: sections of the man page, --help and completion.
 . "$SRCDIR/tests/cli/lib.sh"
 
 run --print-man
+cp "$tmp/out" "$tmp/man"
 sed '1,/^\.\\" From here on/d; /^\.\\" So far/,$d' "$SRCDIR/kvasir.1" >"$tmp/page"
-check "the man page has the options of the table (else: make man)" cmp "$tmp/out" "$tmp/page"
+check "the man page has the commands and options of the tables (else: make man)" cmp "$tmp/out" "$tmp/page"
 out_has '\fB\-\-max\-length\fR \fIN\fR' "it names options"
 
 # completes WORD NAME WORDS...: WORD is among what may follow.
@@ -44,8 +45,11 @@ else
 fi
 
 run --help
-sed -n '/^usage/,/^run COMMAND/s/^  \(eval [a-z0-9]*\|[a-z]*\) .*/\1/p' "$tmp/out" >"$tmp/commands"
-check "--help names commands" grep -qx 'eval longbench2' "$tmp/commands"
+sed -n '/^Strategies/q; s/^  \([a-z]*\) .*/\1/p' "$tmp/out" | grep -v -e '^$' -e '^eval$' >"$tmp/commands"
+run help eval
+sed -n 's/^  \([a-z0-9][a-z0-9]*\) .*/eval \1/p' "$tmp/out" >>"$tmp/commands"
+check "--help names commands" grep -qx generate "$tmp/commands"
+check "help eval names evaluations" grep -qx 'eval longbench2' "$tmp/commands"
 while read -r command; do
     # shellcheck disable=SC2086
     run $command --help
@@ -54,5 +58,8 @@ while read -r command; do
     run --complete $command -
     grep -- -- "$tmp/out" | grep -v -e --help$ | sort >"$tmp/completed"
     check "$command: --help and completion have the same options" cmp "$tmp/help" "$tmp/completed"
+    run $command --help
+    check "$command: described after the options" sh -c "tail -n 1 '$tmp/out' | grep -q '^[^ ]'"
+    check "$command: described in the man page" grep -qF "\\fB$command\\fR" "$tmp/man"
 done <"$tmp/commands"
 finish

@@ -36,8 +36,8 @@ check "the same table" cmp "$tmp/out" "$tmp/table"
 check "and the same report" same_report "$tmp/whole.json" "$tmp/jobs.json"
 
 # Another configuration; and files that are none of ours.
-refused 2 "'seed' is 42 there, 7 now" "another seed" $cases -o "$tmp/part.jsonl" --seed 7
-refused 2 "'ctx[1]' is 640 there, 600 now" "other lengths" $cases -o "$tmp/part.jsonl" --ctx 512,600
+refused 2 "'seed' is 42 in the file, 7 now" "another seed" $cases -o "$tmp/part.jsonl" --seed 7
+refused 2 "'ctx[1]' is 640 in the file, 600 now" "other lengths" $cases -o "$tmp/part.jsonl" --ctx 512,600
 refused 2 "'runs[1].params' is" "another budget" $cases -o "$tmp/part.jsonl" --budget 70
 # Through drafts: the same replies, with their counts.
 replies() { sed '1d; s/.*"trial":\([0-9]*\).*"reply":\(.*\),"correct".*/\1 \2/' "$1"; }
@@ -53,9 +53,9 @@ for draft in ngram:adapt=off "fier:budget=64:skip=0:adapt=off --draft-weights q4
 done
 check "with the weights of drafts" grep -q '"weights":"q4","weights_bytes":' "$tmp/draft.jsonl"
 refused 2 "'draft' is " "other drafts" $plain -o "$tmp/draft.jsonl" --draft ngram
-refused 2 "--jobs 2: with --draft answers come one by one" "drafts side by side" $plain --draft ngram --jobs 2
-refused 1 "quest: each of its steps chooses what it attends" "what cannot verify" passkey -m "$m" --ctx 512 --attn quest --draft ngram
-refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" $plain --draft-weights q4
+refused 2 "--jobs 2: not supported with --draft" "drafts side by side" $plain --draft ngram --jobs 2
+refused 1 "quest: selects tokens in each step" "what cannot verify" passkey -m "$m" --ctx 512 --attn quest --draft ngram
+refused 2 "--draft-weights q4: requires --draft" "weights of no drafts" $plain --draft-weights q4
 refused 2 "unknown option '--draft'" "an evaluation that generates nothing" eval pg19 --draft ngram
 # A strategy that hears the question: only where prompts ask first, and with a weight.
 blocks=actqkv:sink=4:local=32:window=16:block=4:budget=60

@@ -22,6 +22,32 @@ bad 2 "argument --dir: expected one argument" "an option without its value" --di
 bad 1 "no such program" "no program to time" --run "$tmp/nothing"
 check "nothing was made" test ! -e "$tmp/none"
 
+# ---- GGUF files, with a stand-in for llama-bench ----
+bad 1 "--gguf $tmp/no.gguf: no such file" "a file that is missing" --run "$RUN" --gguf "$tmp/no.gguf"
+cp "$SRCDIR/tests/data/gguf/llama.gguf" "$SRCDIR/tests/data/gguf/qwen3.gguf" "$tmp"
+bad 2 "two files have the same name" "two files of one name" --run "$RUN" --gguf "$tmp/llama.gguf,$SRCDIR/tests/data/gguf/llama.gguf"
+if "$PYTHON" -m venv --without-pip "$tmp/peers/venv" >"$tmp/out" 2>"$tmp/err"; then
+    bin=$tmp/peers/llama-cpp-python-1/build/bin
+    mkdir -p "$bin"
+    touch "$tmp/peers/venv/done" "$bin/../done"
+    cat >"$bin/llama-bench" <<'END'
+#!/bin/sh
+[ "$1" = -m ] || exit 1
+echo "$2" | tr , '\n' | while read -r f; do
+    echo "{\"model_filename\": \"$f\", \"samples_ts\": [2, 4], \"build_commit\": \"c\", \"cpu_info\": \"cpu\"}"
+done
+END
+    chmod +x "$bin/llama-bench"
+    peers --dir "$tmp/peers" --version 1 --run "$RUN" --gguf "$tmp/llama.gguf,$tmp/qwen3.gguf" --attn full --ctx 0 \
+        --prompt - --threads 1 --json "$tmp/rows"
+    out_has "GGUF files, 1 threads" "a table"
+    check "a row for each file" test "$status" -eq 0 -a "$(grep -c '3.0 (33.3 %)' "$tmp/out")" -eq 2
+    check "by both programs" test "$(grep -c '"weights": "qwen3", .*"name": "full"' "$tmp/rows")" -eq 1
+    check "converted weights are cached in the folder" test -d "$tmp/peers/kvasir"
+else
+    skip "GGUF files: python3 has no venv"
+fi
+
 cat >"$tmp/rows.jsonl" <<'END'
 {"peers": "llama.cpp", "package": "p", "about": {}, "shape": "tiny", "threads": 2}
 {"weights": "q8", "phase": "decode", "tokens": 0, "name": "llama.cpp", "tokens_per_s": 10.0}
@@ -39,9 +65,9 @@ else
     skip "the picture: no matplotlib"
 fi
 head -n 1 "$tmp/rows.jsonl" >"$tmp/head.jsonl"
-bad 1 "no decode with q8 weights" "a file without decode" --plot "$tmp/head.jsonl" -o "$tmp/x.svg"
+bad 1 "no decode row with q8 weights" "a file without decode" --plot "$tmp/head.jsonl" -o "$tmp/x.svg"
 bad 1 "No such file" "no file" --plot "$tmp/no.jsonl" -o "$tmp/x.svg"
 echo '{"command":"bench"}' >"$tmp/other.jsonl"
-bad 1 "no results of scripts/peers" "other results" --plot "$tmp/other.jsonl" -o "$tmp/x.svg"
-bad 2 "-o PICTURE.svg is expected" "no place for the picture" --plot "$tmp/rows.jsonl"
+bad 1 "not a result file of scripts/peers" "other results" --plot "$tmp/other.jsonl" -o "$tmp/x.svg"
+bad 2 "--plot requires -o PICTURE.svg" "no place for the picture" --plot "$tmp/rows.jsonl"
 finish

@@ -38,17 +38,17 @@ mean=$(sed -n 's/.*"budget":null.*"tokens":\([0-9]*\),"nll":\([0-9.]*\),.*/\1 \2
 check "the mean over all tokens" sh -c "grep -A9 'together, token' '$tmp/out' | grep '^full ' | grep -qF ' $mean '"
 check "a text in the budget is full attention's" sh -c "grep -q '\"attn\":\"quest\".*\"attended\":3' '$tmp/whole.jsonl'"
 
-# Behind a prompt.
+# After a prompt.
 pg --data "$tmp/books" --limit 1 --ctx 200 --prompt 100 --attn full,snapkv --budget 40 --skip 0 -o "$tmp/p.jsonl"
 check "a prompt" test "$status" -eq 0
-out_has "perplexity of the first L tokens behind a prompt of 100" "a table behind a prompt"
-check "the value of its last token and those behind it" grep -q '"attn":"full".*"tokens":101,' "$tmp/p.jsonl"
+out_has "perplexity of the first L tokens after a prompt of 100" "a table with a prompt"
+check "the value of its last token and of those after it" grep -q '"attn":"full".*"tokens":101,' "$tmp/p.jsonl"
 check "what chooses at its end has chosen" sh -c "grep -q '\"attn\":\"snapkv\".*\"chunked_ppl\":null' '$tmp/p.jsonl'"
 refused 2 "'prompt'" "another prompt" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 1 --ctx 200 --prompt 90 \
     --attn full,snapkv --budget 40 --skip 0 -o "$tmp/p.jsonl"
-refused 2 "--prompt 0: at least 1" "an empty prompt" eval pg19 -m "$m" --prompt 0
-refused 2 "--prompt 300: less than --ctx 300" "a prompt of all" eval pg19 -m "$m" --data "$tmp/books" --ctx 300 --prompt 300
-refused 2 "--prompt: --protocol window feeds windows" "a prompt of windows" eval pg19 -m "$m" --protocol window --prompt 3
+refused 2 "--prompt 0: must be at least 1" "an empty prompt" eval pg19 -m "$m" --prompt 0
+refused 2 "--prompt 300: must be less than --ctx 300" "a prompt of all" eval pg19 -m "$m" --data "$tmp/books" --ctx 300 --prompt 300
+refused 2 "--prompt: not supported by --protocol window" "a prompt of windows" eval pg19 -m "$m" --protocol window --prompt 3
 
 # Killed at several moments.
 killed "$tmp/part.jsonl" "1 2 6 7 11" eval pg19 -m "$m" --threads 1 --gemm builtin --quiet $cases
@@ -64,10 +64,10 @@ pg $cases -o "$tmp/part.jsonl" --csv "$tmp/again.csv"
 check "nothing is left to do" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
 check "the same CSV" cmp "$tmp/r.csv" "$tmp/again.csv"
 p="eval pg19 -m $m --gemm builtin $cases -o $tmp/part.jsonl"
-refused 2 "'lengths[0]' is 400 there, 300 now" "another length" $p --ctx 300
-refused 2 "'seed' is 42 there, 7 now" "another seed" $p --seed 7
+refused 2 "'lengths[0]' is 400 in the file, 300 now" "another length" $p --ctx 300
+refused 2 "'seed' is 42 in the file, 7 now" "another seed" $p --seed 7
 refused 2 "'data[" "other books" $p --limit 2
-refused 2 "'protocol' is \"decode\" there" "another protocol" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 9 \
+refused 2 "'protocol' is \"decode\" in the file" "another protocol" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 9 \
     --attn full,streaming,quest --budget 32,64 --skip 0 -o "$tmp/part.jsonl" --protocol window --max-length 400
 check "a refused run leaves the file alone" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
 
@@ -75,7 +75,7 @@ check "a refused run leaves the file alone" cmp "$tmp/part.jsonl" "$tmp/copy.jso
 sed 's/"chunked_ppl":[0-9][0-9.]*/"chunked_ppl":2.5/' "$tmp/part.jsonl" >"$tmp/wrong.jsonl"
 pg $cases -o "$tmp/wrong.jsonl"
 check "decode path and chunked pass differ: status 1" test "$status" -eq 1
-err_has "token by token and in one chunked pass the perplexity differs by" "and the reason"
+err_has "the perplexities token by token and in one chunked pass differ by" "and the reason"
 out_has "4 books together" "below the tables"
 
 # Windows.
@@ -115,31 +115,31 @@ bad 'cut \342\202' b.txt "b.txt: not UTF-8: byte 4 (0xe2), line 1" "half a chara
 bad '' b.txt "b.txt: the text is empty" "an empty text"
 bad '{"text":"some text"}\n{"text":' b.jsonl "b.jsonl line 2: not valid JSON" "no JSON"
 bad '{"text":"some \377 text"}\n' b.jsonl "b.jsonl line 1: not valid JSON" "no UTF-8 in JSON"
-bad '{"text":"some text"}\n\n{"title":"x"}\n' b.jsonl "b.jsonl line 3: 'text': expected a text" "no text"
-bad '{"text":["x"]}\n' b.jsonl "b.jsonl line 1: 'text': expected a text" "a text that is a list"
+bad '{"text":"some text"}\n\n{"title":"x"}\n' b.jsonl "b.jsonl line 3: 'text': expected a string" "no text"
+bad '{"text":["x"]}\n' b.jsonl "b.jsonl line 1: 'text': expected a string" "a text that is a list"
 bad '{"text":""}\n' b.jsonl "b.jsonl line 1: the text is empty" "an empty field"
-bad '{"text":"some text","short_book_title":3}\n' b.jsonl "line 1: 'short_book_title': expected a text" "a title that is a number"
-bad '\n \n' b.jsonl "b.jsonl: no lines with a book" "no lines"
+bad '{"text":"some text","short_book_title":3}\n' b.jsonl "line 1: 'short_book_title': expected a string" "a title that is a number"
+bad '\n \n' b.jsonl "b.jsonl: no line with a book" "no lines"
 printf 'a' >"$tmp/b.txt"
 refused 1 "b.txt: the text is too short" "one token without BOS" eval pg19 -m "$models/qwen2-yarn-f32" --data "$tmp/b.txt"
-works "one token behind BOS is a text" eval pg19 -m "$m" --data "$tmp/b.txt" --protocol truncate
+works "one token after BOS is a text" eval pg19 -m "$m" --data "$tmp/b.txt" --protocol truncate
 printf 'some text' >"$tmp/c.txt"
-refused 2 "c.txt has the text of another book" "a book twice" eval pg19 -m "$m" --limit 9 --data "$tmp/c.txt,$tmp/c.txt"
+refused 2 "c.txt duplicates the text of" "a book twice" eval pg19 -m "$m" --limit 9 --data "$tmp/c.txt,$tmp/c.txt"
 refused 1 "No such file" "no file" eval pg19 -m "$m" --data "$tmp/none.txt"
 mkdir "$tmp/empty"
 refused 1 "no .txt or .jsonl file" "an empty folder" eval pg19 -m "$m" --data "$tmp/empty"
 refused 2 "unknown protocol 'both'" "a wrong protocol" eval pg19 -m "$m" --protocol both
-refused 2 "--stride 0: at least 1" "no stride" eval pg19 -m "$m" --protocol window --stride 0
+refused 2 "--stride 0: must be at least 1" "no stride" eval pg19 -m "$m" --protocol window --stride 0
 refused 2 "would leave gaps" "a stride beyond the window" eval pg19 -m "$m" --protocol window --max-length 64 --stride 64
-refused 2 "--stride: --protocol decode has none" "a stride without windows" eval pg19 -m "$m" --stride 3
+refused 2 "--stride: not supported by --protocol decode" "a stride without windows" eval pg19 -m "$m" --stride 3
 refused 2 "takes its length from --ctx" "--max-length without windows" eval pg19 -m "$m" --max-length 64
 refused 2 "takes its length from --max-length" "--ctx with windows" eval pg19 -m "$m" --protocol truncate --ctx 64
-refused 2 "--ctx 0: at least 1" "no length" eval pg19 -m "$m" --ctx 0
-refused 2 "--ctx: one length" "several lengths" eval pg19 -m "$m" --ctx 64,128
-refused 2 "64 is there twice" "a length twice" eval pg19 -m "$m" --protocol truncate --max-length 64,64
-refused 2 "--tokens 1: at least 2" "too few tokens" eval pg19 -m "$m" --protocol window --tokens 1
+refused 2 "--ctx 0: must be at least 1" "no length" eval pg19 -m "$m" --ctx 0
+refused 2 "--ctx: expected one length" "several lengths" eval pg19 -m "$m" --ctx 64,128
+refused 2 "duplicate length 64" "a length twice" eval pg19 -m "$m" --protocol truncate --max-length 64,64
+refused 2 "--tokens 1: must be at least 2" "too few tokens" eval pg19 -m "$m" --protocol window --tokens 1
 refused 2 "budget" "a budget that is too small" eval pg19 -m "$m" --attn quest --budget 2
 run eval pg19 -m "$m" --ctx 600 --data "$tmp/books"
-err_has "warning: --ctx 600 goes beyond the model's max_position_embeddings of 512" "beyond the model's window: a warning"
+err_has "warning: --ctx 600 exceeds the model's max_position_embeddings of 512" "beyond the model's window: a warning"
 check "and a result" test "$status" -eq 0
 finish

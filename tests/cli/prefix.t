@@ -25,7 +25,7 @@ plain() {
     cp "$tmp/out" "$tmp/$out"
 }
 
-# All strategies: tests/unit/test_reuse.c.
+# The other strategies: tests/unit/test_reuse.c.
 for a in full quest:budget=64:page=4 actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31; do
     plain want --attn "$a" -f "$tmp/long" --temp 0.8 --seed 5
     plain want2 --attn "$a" -f "$tmp/longer" --temp 0
@@ -39,13 +39,18 @@ for a in full quest:budget=64:page=4 actqkv:sink=3:local=16:window=8:block=4:rep
     check "a longer prompt finds its beginning" test "$known" -eq 320
     check "with the text that it has without" cmp -s "$tmp/third" "$tmp/want2"
 done
+a=quest:budget=128:page=4
+plain want --attn "$a" -f "$tmp/long" --temp 0.8 --seed 5
+gen other --attn "$a" -f "$tmp/long" --temp 0.8 --seed 5 --prefix-disk "$kv"
+check "another budget of quest finds the prompt" test "$known" -eq 320
+check "with the text that it has without" cmp -s "$tmp/other" "$tmp/want"
 for a in h2o:budget=24 quest:kv=kivi4/r=32; do
-    refused 1 "--prefix-disk: ${a%%:*}" "$a: refused by name" generate -m "$m" -p x -n 1 --attn "$a" --prefix-disk "$kv"
+    refused 1 "--prefix-disk: ${a%%:*}" "$a: refused, and named" generate -m "$m" -p x -n 1 --attn "$a" --prefix-disk "$kv"
 done
 
 rm -rf "$kv"
 gen a -f "$tmp/long" --prefix-disk "$kv"
-err_has "tokens, 0 of them known, " "the statistics say what was known"
+err_has "tokens, 0 of them cached, " "the statistics say what was known"
 check "a folder for the user alone" test "$(stat -c %a "$kv")" = 700
 check "with one entry" test "$(ls "$kv" | wc -l)" -eq 1
 head -c 500 "$tmp/long" >"$tmp/short"
@@ -56,7 +61,7 @@ for other in "--attn quest" "--kv bf16" "--chunk 32" "--ctx 600" "--gemm builtin
     gen b -f "$tmp/long" --prefix-disk "$kv" --prefix-min 100000 $other
     check "$other: nothing is known" test "$known" -eq 0
 done
-refused 1 "--prefix-disk: --draft fier" "a strategy's drafts" generate -m "$m" -p x -n 1 --draft fier --prefix-disk "$kv"
+refused 1 "--prefix-disk: not supported with --draft fier" "a strategy's drafts" generate -m "$m" -p x -n 1 --draft fier --prefix-disk "$kv"
 plain want -f "$tmp/long" --temp 0
 for _ in 1 2; do gen b -f "$tmp/long" --temp 0 --draft ngram --prefix-disk "$kv"; done
 check "drafts: known" test "$known" -eq 320
@@ -73,14 +78,14 @@ check "the text stays" cmp -s "$tmp/b" "$tmp/want"
 check "one line says so" test "$(grep -c '^--prefix-disk: .*damaged' "$tmp/err")" -eq 1
 check "and it goes" test "$(ls "$kv" | wc -l)" -eq 0
 cp "$tmp/entry" "$f"
-# The version is the first word behind the magic of the footer, which has 16 + 2 * 4 + 8 + 2 * 72 bytes.
+# The version is the first word after the magic of the footer, which has 16 + 2 * 4 + 8 + 2 * 72 bytes.
 printf '\377' | dd of="$f" bs=1 seek=$(($(stat -c %s "$f") - 176 + 16)) conv=notrunc 2>/dev/null
 gen b -f "$tmp/long" --temp 0 --prefix-disk "$kv" --prefix-min 100000
 check "another version serves nobody" test "$known" -eq 0
 check "one line says so" test "$(grep -c '^--prefix-disk: .*version 255, expected' "$tmp/err")" -eq 1
 echo note >"$kv/note"
 gen b -f "$tmp/long" --temp 0 --prefix-disk "$kv"
-err_has "1 files there are no entries: they are left alone" "other files are told"
+err_has "ignoring 1 files that are not entries" "other files are reported"
 check "and left alone" test -e "$kv/note"
 
 # SIZE: the least recently used go.
@@ -156,7 +161,7 @@ evals() { # evals NAME ARGS...: without the store, with it, and again
     check "eval $ev: the answers are those without the store" cmp -s "$tmp/$ev.0" "$tmp/$ev.1"
     check "and there are some" test -s "$tmp/$ev.0"
     check "again" cmp -s "$tmp/$ev.0" "$tmp/$ev.2"
-    check "with most of the prompts known" sh -c "sed -n 's/.*: \([0-9]*\) of \([0-9]*\) prompt tokens were known.*/\1 \2/p' '$tmp/err' |
+    check "with most of the prompts known" sh -c "sed -n 's/.*: \([0-9]*\) of \([0-9]*\) prompt tokens were cached.*/\1 \2/p' '$tmp/err' |
         awk '{ known += \$1; all += \$2 } END { exit !(all > 0 && 2 * known > all) }'"
 }
 set -- --attn full,quest:page=4,streaming --budget 32 --skip 0 --chunk 32 --limit 1
@@ -166,23 +171,23 @@ evals scbench --max-length 200 --ctx 2000 "$@"
 evals ruler --task niah_single_1,fwe --length 700 --samples 2 --jobs 2 --attn full,quest:page=4 --budget 32 --chunk 32
 run eval longbench -m "$m" --max-length 200 --ctx 900 --prefix-disk "$kv" "$@"
 err_has "--prefix-disk: streaming" "a strategy that leaves nothing is named, and runs"
-refused 1 "--prefix-disk: --draft fier" "so are a strategy's drafts" eval longbench -m "$m" --limit 1 --max-length 200 --ctx 900 \
+refused 1 "--prefix-disk: not supported with --draft fier" "so are a strategy's drafts" eval longbench -m "$m" --limit 1 --max-length 200 --ctx 900 \
     --prefix-disk "$kv" --draft fier
 refused 1 "--prefix-disk: streaming" "alone it is refused" eval longbench -m "$m" --attn streaming --limit 1 --max-length 200 \
     --ctx 900 --prefix-disk "$kv"
 
-# What is not taken.
+# Refused values.
 for size in 5q 0 -3 '' big; do
-    refused 2 "--prefix-disk: '$size' behind the folder, expected a size" "SIZE '$size'" generate -m "$m" -p x --prefix-disk "$kv:$size"
+    refused 2 "--prefix-disk: '$size' after the folder, expected a size" "SIZE '$size'" generate -m "$m" -p x --prefix-disk "$kv:$size"
 done
-refused 2 "names no folder" "no folder" generate -m "$m" -p x --prefix-disk ""
+refused 2 "missing folder name" "no folder" generate -m "$m" -p x --prefix-disk ""
 gen a -f "$tmp/long" --prefix-disk "$tmp/a:b/"
 check "a folder with a colon" test "$(ls "$tmp/a:b" | wc -l)" -eq 1
 refused 1 "--prefix-disk: $m/config.json" "a file" generate -m "$m" -p x --prefix-disk "$m/config.json"
 refused 1 "--prefix-disk: $tmp/no/kv: No such file" "a folder that cannot be made" generate -m "$m" -p x --prefix-disk "$tmp/no/kv"
 if [ "$(id -u)" -ne 0 ]; then
     mkdir "$tmp/shut" && chmod 500 "$tmp/shut"
-    refused 1 "cannot be written" "a folder that cannot be written" generate -m "$m" -p x --prefix-disk "$tmp/shut"
+    refused 1 "not writable" "a folder that cannot be written" generate -m "$m" -p x --prefix-disk "$tmp/shut"
 fi
 chmod 755 "$kv"
 refused 2 "expected 0700" "prompts that others can read" generate -m "$m" -p x --prefix-disk "$kv"
@@ -190,7 +195,7 @@ refused 2 "expected 0700" "before prompts are made" eval longbench -m "$m" --pre
 chmod 700 "$kv"
 refused 2 "--prefix-disk and --load" "a session that has begun" generate -m "$m" --prefix-disk "$kv" --load "$tmp/x"
 refused 1 "--prefix-disk: a session in --kv-tier disk" "--kv-tier" generate -m "$m" -p x --prefix-disk "$kv" --kv-tier disk
-refused 2 "--prefix-disk: it is for one process" "--tp" generate -m "$m" -p x --prefix-disk "$kv" --tp 2
+refused 2 "--prefix-disk: supports one process" "--tp" generate -m "$m" -p x --prefix-disk "$kv" --tp 2
 refused 2 "prefix-min" "no number" generate -m "$m" -p x --prefix-disk "$kv" --prefix-min 0
 
 # The server's folder is the same, at the same time too.
@@ -204,6 +209,7 @@ trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
 rm -rf "$kv"
 gen a -f "$tmp/long" --temp 0 --prefix-disk "$kv"
 serve() {
+    : >"$tmp/log" # the previous server's log has another address
     "$RUN" serve -m "$m" --port 0 --quiet --prefix-shared --prefix-min 64 --prefix-disk "$kv" >"$tmp/log.out" 2>"$tmp/log" </dev/null &
     server=$!
     for _ in $(seq 200); do
@@ -232,12 +238,13 @@ for _ in $(seq 100); do
 done
 gen a -f "$tmp/other" --temp 0 --prefix-disk "$kv"
 check "generate finds what the server kept, while it runs" test "$known" -ge 320
+check "but not the rows of its reply" test "$known" -le "$(jq '(.usage.prompt_tokens - 1) / 64 | floor * 64' <"$tmp/answer")"
 sed 's/^ //' "$tmp/a" >"$tmp/want"
 check "and says the same" cmp -s "$tmp/text" "$tmp/want"
 echo "And again. $(cat "$tmp/long")" >"$tmp/third"
 gen a -f "$tmp/third" --temp 0 --prefix-disk "$kv"
 ask "$tmp/third"
-check "and the server what generate keeps beside it" test "$known" -ge 320
+check "and the server finds what generate stores in the same folder" test "$known" -ge 320
 kill -TERM "$server"
 wait "$server"
 check "no complaints" test "$(grep -c prefix-disk "$tmp/log")" -eq 0

@@ -14,14 +14,21 @@ check "the package's tests pass" test $? -eq 0
 sed 's/^/# /' "$tmp/err" | grep -E '(FAIL|ERROR|Error|\.\.\.)'
 check "there are some" test "$(grep -c '\.\.\. ok$' "$tmp/err")" -ge 10
 
-# A wheel that has the library in it needs nothing else of this tree.
+# The sources in a build folder.
+mkdir built && cp -R "$SRCDIR/python" built/python && cp "$(dirname "$KVASIR_LIBRARY")"/libkvasir* built/
+(unset KVASIR_LIBRARY && PYTHONPATH=built/python "$PYTHON" -c '
+import kvasir._library as of
+assert "/built/libkvasir.so." in of.find(), of.find()') >"$tmp/out" 2>"$tmp/err"
+check "the package finds the library of its build folder" test $? -eq 0
+
+# Installed from a build folder, the package has the library in it and needs nothing else of this tree.
 if "$PYTHON" -c 'import setuptools, wheel, pip' 2>/dev/null; then
-    cp -R "$SRCDIR/python" package && chmod -R u+w package && cp "$KVASIR_LIBRARY" package/kvasir/libkvasir.so.0 &&
-        cp "$(dirname "$KVASIR_LIBRARY")"/libkvasir-wait.so.* package/kvasir/
-    "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./package >"$tmp/out" 2>"$tmp/err" &&
+    chmod -R u+w built
+    "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./built/python >"$tmp/out" 2>"$tmp/err" &&
         "$PYTHON" -m pip install --quiet --no-deps --no-index --target site wheels/*.whl >>"$tmp/out" 2>>"$tmp/err"
     check "a wheel is built and installed" test $? -eq 0
     check "of this platform, for any Python 3" sh -c "ls wheels | grep -q '^kvasir-.*-py3-none-linux'"
+    rm -r built
     (unset KVASIR_LIBRARY && PYTHONPATH=site "$PYTHON" -c '
 import sys, kvasir
 assert "site" in kvasir.__file__

@@ -43,7 +43,7 @@ run eval aime -m "$m" --threads 1 --gemm builtin --ctx 600 --quiet --data "$own/
 out_has "at most 38912 tokens (the window leaves " "a window that is too small for the rules shortens answers"
 
 run eval aime -m "$m" --threads 1 --gemm builtin --ctx 600 --data "$own/aime.jsonl" --limit 1 --samples 2 -n 4 --attn full,streaming --budget 64
-err_has "aime: at most 16 new tokens: problems 1, samples 2, rows 2, tokens 4" "how much it may generate is said first"
+err_has "aime: at most 16 new tokens (problems 1, samples 2, rows 2, tokens 4)" "how much it may generate is said first"
 go aime --rules pariskv_tests --limit 1 --samples 1 -n 4
 out_has "aime_tests" "the rules of ParisKV's other script"
 
@@ -109,7 +109,7 @@ sed -n 8p "$tmp/s.jsonl" | head -c 60 >>"$tmp/cut.jsonl"
 go math -n 16 --samples 3 --attn full,streaming --budget 64 -o "$tmp/cut.jsonl"
 check "a run that was ended continues to the same results" same_set "$tmp/s.jsonl" "$tmp/cut.jsonl"
 
-# Of 8 samples 3 are right: 37.5 %, pass@4 92.9 %.
+# 3 of 8 samples are right: 37.5 %, pass@4 92.9 %.
 go aime -n 4 --limit 1 -o "$tmp/p.jsonl"
 head -n 1 "$tmp/p.jsonl" >"$tmp/said.jsonl"
 for i in 0 1 2 3 4 5 6 7; do
@@ -133,7 +133,7 @@ free=$(text "$tmp/free.jsonl")
 stop=$(printf '%s\n' "$free" | grep -o '[a-z]\{4,\}' | sed -n 3p)
 run eval gsm8k --quiet --limit 1 -n 40 --stop "$stop" -o "$tmp/stop.jsonl"
 check "an answer ends before a text" test -n "$stop" -a "$(text "$tmp/stop.jsonl")" = "${free%%"$stop"*}"
-check "and its generation behind it" grep -q '"stopped":true' "$tmp/stop.jsonl"
+check "and generation stops there" grep -q '"stopped":true' "$tmp/stop.jsonl"
 check "before the limit" test "$(sed -n 's/.*"new_tokens":\([0-9]*\).*/\1/p' "$tmp/stop.jsonl")" -lt 40
 refused 2 "'stop[0]' is " "another stop" eval gsm8k --limit 1 -n 40 --stop xyz -o "$tmp/stop.jsonl"
 
@@ -161,7 +161,7 @@ check "every answer is a letter" test "$(grep -c '"prediction":"[^"]*[ABCD]"' "$
 check "questions are decoded" test "$(grep -c '"decoded_prompt_tokens":0' "$tmp/m.jsonl")" = 0
 grep -v '"index":1,' "$tmp/m.jsonl" | sed '/"index":0,"sample":0,"attn":"quest"/d' >"$tmp/fresh.jsonl"
 go mmlu --data "$data/mmlu" --attn full,quest --budget 64 -o "$tmp/fresh.jsonl"
-check "a question behind shots that the one before it was asked with: as by itself" same_set "$tmp/m.jsonl" "$tmp/fresh.jsonl"
+check "a question that reuses the shots of the previous one: the same as alone" same_set "$tmp/m.jsonl" "$tmp/fresh.jsonl"
 go mmlu --data "$data/mmlu" --protocol prefill -o "$tmp/mp.jsonl"
 letters() { sed -n 's/.*"index":\([0-9]\).*"attn":"full".*"prediction":\("[^"]*"\).*"prompt_tokens":\([0-9]*\).*/\1 \2 \3/p' "$1" | sort; }
 letters "$tmp/m.jsonl" >"$tmp/a"
@@ -178,33 +178,33 @@ bad() { # bad TASK NAME LINE TEXT WHAT
     printf '%s\n' "$3" >"$tmp/$2"
     refused 1 "$4" "$5" eval "$1" -m "$m" --data "$tmp/$2"
 }
-bad gsm8k b.jsonl '{"question":"q"}' "b.jsonl line 1: 'answer': expected a text" "no answer"
-bad gsm8k b.jsonl '{"question":"q","answer":[1]}' "b.jsonl line 1: 'answer': expected a text or a whole number" "a list"
-bad math b.json '[{"problem":"p","answer":"1"},{"problem":7,"answer":"1"}]' "b.json record 2: 'problem': expected a text" "an array"
-bad math b.jsonl '{"problem":"p","answer":"1","level":[]}' "'level': expected a text or a whole number" "a level"
+bad gsm8k b.jsonl '{"question":"q"}' "b.jsonl line 1: 'answer': expected a string" "no answer"
+bad gsm8k b.jsonl '{"question":"q","answer":[1]}' "b.jsonl line 1: 'answer': expected a string or a whole number" "a list"
+bad math b.json '[{"problem":"p","answer":"1"},{"problem":7,"answer":"1"}]' "b.json record 2: 'problem': expected a string" "an array"
+bad math b.jsonl '{"problem":"p","answer":"1","level":[]}' "'level': expected a string or a whole number" "a level"
 bad aime b.jsonl '{"problem":"p","answer":"x"}' "'answer' is 'x', expected a whole number" "an answer that is no number"
 bad gpqa b.csv 'Question,Correct Answer
-"a' "b.csv line 2: a quoted field has no end" "quotes that do not end"
+"a' "b.csv line 2: unterminated quoted field" "quotes that do not end"
 bad gpqa b.csv 'Question,Correct Answer
 a' "b.csv line 2: 1 fields, expected 2" "a row that is too short"
 bad gpqa b.csv 'Question,Correct Answer
-"a"b,c' "b.csv line 2: text behind the quotes of a field" "text behind quotes"
+"a"b,c' "b.csv line 2: text after a quoted field" "text after quotes"
 bad gpqa b.jsonl '{"Question":"q","Correct Answer":"a","Incorrect Answer 1":"b","Incorrect Answer 2":"c","Incorrect Answer 3":"d"}' \
     "record 1: 'Record ID' is missing" "no id to take the order from"
 bad mmlu x_test.csv 'q,1,2,3,4,E' "'answer' is 'E', expected A, B, C or D" "a letter that there is not"
 bad mmlu b.jsonl '{"question":"q","subject":"s","choices":["a"],"answer":0}' "'choices': expected a list of four texts" "one choice"
-bad mmlu x_dev.csv 'q,1,2,3,4,A' "there are shots, but no problems" "shots alone"
+bad mmlu x_dev.csv 'q,1,2,3,4,A' "--data: shots, but no problems" "shots alone"
 : >"$tmp/empty.jsonl"
 refused 1 "empty.jsonl: no problems" "nothing" eval aime -m "$m" --data "$tmp/empty.jsonl"
-refused 2 "a folder, expected a file" "a folder" eval gsm8k -m "$m" --data "$tmp"
+refused 2 "expected a file, not a folder" "a folder" eval gsm8k -m "$m" --data "$tmp"
 refused 2 "--rules: 'bax' is not one of: boxed logquant" "rules that there are not" eval gsm8k --rules bax
-refused 2 "--rules lmeval draws its shots from the training data: --train FILE" "rules with shots, without them" eval gsm8k --rules lmeval
+refused 2 "--rules lmeval: requires --train FILE" "rules with shots, without them" eval gsm8k --rules lmeval
 refused 2 "--train: --rules boxed draws no shots" "shots of other rules" eval gsm8k --train "$own/gsm8k.jsonl"
-refused 2 "--train: 3 questions, --rules lmeval draws 5" "too few of them" eval gsm8k --rules lmeval --train "$own/gsm8k.jsonl"
+refused 2 "--train: only 3 questions; --rules lmeval draws 5" "too few of them" eval gsm8k --rules lmeval --train "$own/gsm8k.jsonl"
 refused 1 "empty.jsonl: no problems" "none" eval gsm8k --rules lmeval --train "$tmp/empty.jsonl"
 refused 2 "did you mean 'boxed'" "and the nearest ones" eval gsm8k --rules boxd
-refused 2 "--samples 2: with temperature 0 all of them are the same" "many equal samples" eval gsm8k --samples 2
-refused 2 "--temp 200: expected 0 to 100" "a temperature" eval math --temp 200
-refused 2 "--fix-commas: only --rules logquant needs it" "commas of other rules" eval gsm8k --fix-commas
+refused 2 "--samples 2: all samples are the same at temperature 0" "many equal samples" eval gsm8k --samples 2
+refused 2 "--temp 200: must be in [0, 100]" "a temperature" eval math --temp 200
+refused 2 "--fix-commas: requires --rules logquant" "commas of other rules" eval gsm8k --fix-commas
 refused 2 "the window has 100" "a prompt beyond the window" eval gsm8k -m "$m" --ctx 100 -n 50
 finish

@@ -24,15 +24,15 @@ out_has "1.0000" "the best key is found"
 check "one line a kv head" test "$(wc -l <"$tmp/d.jsonl")" -eq 1
 check "the current token and the best other one" grep -q '"kv_head": 0, "positions": \[0, 4\]' "$tmp/d.jsonl"
 check "without v there is no output error" grep -q '"out_err": null' "$tmp/r.json"
-refused 2 "strategies that retrieve" "eviction needs the order of the queries" eval recall --tensors "$tmp/t.safetensors" --attn h2o
-refused 1 "q: there is no such tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/mass.safetensors" --attn fier
+refused 2 "use a strategy that retrieves" "eviction needs the order of the queries" eval recall --tensors "$tmp/t.safetensors" --attn h2o
+refused 1 "q: missing tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/mass.safetensors" --attn fier
 tensors '\000\000\300\177' >"$tmp/nan.safetensors"
 refused 1 "k: element 16 is NaN" "NaN" eval recall --tensors "$tmp/nan.safetensors" --attn fier
 run eval fidelity --measure=selection --tensors "$tmp/t.safetensors" --attn fier --budget 2 --prompt-keys 2 --dump "$tmp/e.jsonl" --quiet
-check "keys that come one by one behind a prompt: the same choice" cmp "$tmp/d.jsonl" "$tmp/e.jsonl"
+check "keys added one by one after a prompt: the same selection" cmp "$tmp/d.jsonl" "$tmp/e.jsonl"
 refused 2 "--prompt-keys 5: " "a prompt of all keys" eval recall --tensors "$tmp/t.safetensors" --attn fier --prompt-keys 5
-refused 2 "--prompt-keys: only with --tensors" "a prompt's keys of a text" eval recall -p x --attn fier --prompt-keys 2
-refused 2 "a text is needed" "no text" eval recall --attn fier
+refused 2 "--prompt-keys: requires --tensors" "a prompt's keys of a text" eval recall -p x --attn fier --prompt-keys 2
+refused 2 "eval recall: requires -f FILE" "no text" eval recall --attn fier
 refused 2 "unknown strategy" "an unknown strategy" eval recall -p x --attn nothing
 
 run tokenize
@@ -56,7 +56,7 @@ json "full attention has no distance, fewer bits have more, dropping has most" '
     l1("full:kv=hf2/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1_evicted")'
 json "an evictor over codes: no distance is known" \
     '[.results[] | select(.attn == "h2o:kv=hf2") | .attn_l1] | unique == [null]'
-refused 2 "--distributions: not with --tensors" "distributions of tensors" \
+refused 2 "--distributions: not supported with --tensors" "distributions of tensors" \
     eval recall --tensors "$tmp/t.safetensors" --attn fier --distributions
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn full,quest,fier,streaming --budget 64,256 --skip 0 --json "$tmp/r.json" --quiet
 check "recall on text runs" test "$status" -eq 0
@@ -71,14 +71,14 @@ else
 fi
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier,fier:tail=sample:64 --budget 64 --skip 0 --json "$tmp/r.json" --quiet
 out_has "tail err" "a column for the error with a sample"
-json "the sample's error stands beside that of the tokens, which stays as it is" '
+json "the sample's error is reported in addition to that of the tokens, which is unchanged" '
     def sum($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
     (sum("fier"; "out_err") - sum("fier:tail=sample:64"; "out_err") | fabs) < 1e-4 and
     sum("fier:tail=sample:64"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
     sum("fier"; "tail_out_err") == null'
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier:tail=sample:16,fier:gqa=per_q:tail=sample:256 --budget 64 --skip 0 \
     --json "$tmp/r.json" --quiet
-out_has "missed mass, as samples measured it" "a table of what was missed"
+out_has "missed mass, estimated from samples" "a table of what was missed"
 json "what a sample says was missed, its interval, and what was missed" '
     [.results[] | .ci95[0] <= .missed_mass and .missed_mass <= .ci95[1] and
      (.missed_mass_exact + .mass - 1 | fabs) < 1e-9 and .ci95_holds >= 0 and .ci95_holds <= 1] | all'
@@ -87,8 +87,8 @@ json "a sample of all that was missed is exact" '[.results[] | select(.attn | te
 run eval recall -f "$SRCDIR/README.md" --ctx 700 --queries 3 --attn full,quest,codes,codes:budget=140:min=1 --kv kivi4:r=64 \
     --certify 0.1 --skip 0 --json "$tmp/r.json" --quiet
 check "recall with certificates runs" test "$status" -eq 0
-out_has "quest: --certify: bounds from pages" "what certifies nothing is left out"
-out_has "codes: 100.0 % certified; their bound is" "all heads are certified"
+out_has "quest: --certify: page bounds" "what certifies nothing is left out"
+out_has "codes: 100.0 % certified; bound: mean" "all heads are certified"
 json "what is missed is below the bound, and that below what was asked for" '
     [.results[] | .certified // empty | select(.share > 0) | .missed_most <= .bound_most and .bound_most <= 0.1] |
     length > 6 and all'
@@ -98,11 +98,11 @@ json "with a bound on tokens some heads miss it" '
 json "full attention has no certificate" '[.results[] | select(.attn == "full") | .certified] | unique == [null]'
 refused 2 "the offset of a run is one byte and may wrap" "codes without a bound" \
     eval recall -f "$SRCDIR/README.md" --ctx 256 --attn codes --kv hf4 --certify 0.1
-refused 2 "attends prompts without choosing" "--window of what does not choose there" \
+refused 2 "does not select within prompts" "--window of what does not choose there" \
     eval recall -f "$SRCDIR/README.md" --ctx 256 --attn quest --window
-refused 2 "has windows of 256 tokens" "more queries than a window" \
+refused 2 "(256 tokens) or the chunk" "more queries than a window" \
     eval recall -f "$SRCDIR/README.md" --ctx 1024 --queries 300 --attn actqkv:budget=1024 --window
-refused 2 "not with --tensors" "--window with tensors" eval recall --tensors "$tmp/t.safetensors" --attn fier --window
+refused 2 "not supported with --tensors" "--window with tensors" eval recall --tensors "$tmp/t.safetensors" --attn fier --window
 probes=actqkv:sink=4:local=64:window=64:block=16:budget=132
 run eval recall -f "$SRCDIR/README.md" --ctx 640 --queries 64 --window --attn $probes,$probes:probe=mean --skip 0 \
     --dump "$tmp/d.jsonl" --json "$tmp/r.json" --quiet

@@ -8,22 +8,20 @@ d="$SRCDIR/tests/data/report"
 report() { ran "$PYTHON" "$SRCDIR/scripts/report" "$@"; } # report ARGS...: as run of lib.sh
 wrong() { refused_by report "$@"; } # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
 
-# Of k scores of 1 among n, resampled means are binomial: their percentiles are known, and with 10,000 resamples the
-# empirical ones are these, because no step of the distribution lies within six standard errors of 2.5 or 97.5 %.
-# 8 of 16: 4 and 12 of 16; 2 of 20: 0 and 5 of 20. The average's is computed from what both give together.
+# Wilson's intervals of 16 of 16, 8 of 16, 10 of 20 and 2 of 20. An average of two columns is as far from its limits as
+# the root of the sum of both columns' squared distances, halved.
 report "$d/longbench.jsonl"
 check "tables" test "$status" -eq 0
 check "nothing on standard error" test ! -s "$tmp/err"
-out_has "| full | 100.00 [100.0, 100.0] | 50.00 [50.0, 50.0] | 75.00 [75.0, 75.0] |" "equal scores: the interval is a point"
-out_has "| quest 64 | 50.00 [25.0, 75.0] | 10.00 [0.0, 25.0] | 30.00 [" "means, and binomial percentiles"
+out_has "| full | 100.00 [80.6, 100.0] | 50.00 [29.9, 70.1] | 75.00 [61.1, 85.0] |" "scores of 100 %: the interval is not a point"
+out_has "| quest 64 | 50.00 [28.0, 72.0] | 10.00 [2.8, 30.1] | 30.00 [18.4, 44.9] |" "means, intervals, and that of the average"
 out_has "SHA-256 aaaaaaaaaaaa" "the model is named"
 out_has "| quest 64 | 36 | 64.0 | 2.00 | 0.00 | 0.500 |" "costs"
 cp "$tmp/out" "$tmp/first"
 report "$d/longbench.jsonl"
 check "the same files give the same intervals" cmp "$tmp/out" "$tmp/first"
-# Two lengths of 2 in 20 each: the mean's resamples are those of 4 in 40, with percentiles of 1 and 8.
 report "$d/passkey.jsonl"
-out_has "| streaming 64 | 10.00 [0.0, 25.0] | 10.00 [0.0, 25.0] | 10.00 [2.5, 20.0] |" "an average's interval"
+out_has "| streaming 64 | 10.00 [2.8, 30.1] | 10.00 [2.8, 30.1] | 10.00 [4.9, 24.2] |" "two lengths"
 out_has "| strategy | 1k | 2k | average |" "lengths are columns"
 # Two books: a quarter of the resamples has the better one twice, a quarter the other.
 report "$d/pg19.jsonl"
@@ -60,7 +58,7 @@ wrong 1 "pieces of 512 tokens are in another file too" "some pieces of another f
 report "$d/drafts.json"
 out_has "| fier:budget=1024, weights q4 | small | bf16 | f16 | 1k | 0.9 | 800.0 | 960.0 | 1.20 | 4.00 | 4.10 |" "drafts of bench"
 report "$d/drafts.json" "$d/bench.json"
-out_has "## Drafts" "beside its speeds: the drafts"
+out_has "## Drafts" "drafts in addition to speeds"
 out_has "## Speed" "and the speeds"
 report "$d/accept.json" "$tmp/accept.json"
 out_has "| quest 64 | 0 | 50 | 0.4000 [" "several texts are added up"
@@ -70,19 +68,19 @@ out_has "| quest 64 | 1.25 | 1.25 | 1.25 | 1.250 | 0.00 | - | - | - |" "a step t
 report "$d/ruler.jsonl"
 out_has "RULER, scores (1k tokens)" "RULER: a table for each length"
 out_has '| strategy | niah\_single\_1 | vt | mean of 2 tasks |' "a mean of some tasks says so"
-out_has "| quest 64 | 50.00 [25.0, 75.0] | 0.00 [0.0, 0.0] | 25.00 [12.5, 37.5] |" "its means and intervals"
-out_has "| full | 100.00 [100.0, 100.0] | 0.00 [0.0, 0.0] | 50.00 [50.0, 50.0] |" "and those of the other length"
-# Two samples of 16 problems. Half of the problems right in both: as 8 of 16 samples; one sample right of each: no spread.
+out_has "| quest 64 | 50.00 [28.0, 72.0] | 0.00 [0.0, 49.0] | 25.00 [14.0, 51.9] |" "its means and intervals"
+out_has "| full | 100.00 [80.6, 100.0] | 0.00 [0.0, 49.0] | 50.00 [40.3, 74.5] |" "and those of the other length"
+# Two samples of 16 problems. Half of the problems right in both, or one sample right of each: as 8 of 16.
 report "$d/math.jsonl"
 out_has "math, right answers in %, by rule" "long generations: a table by rule"
-out_has "16 problems; of several samples the mean." "samples of one problem count once"
-out_has "| quest 64 | 50.00 [25.0, 75.0] | 50.00 [50.0, 50.0] |" "their means, and intervals over problems"
+out_has "16 problems; mean over samples." "samples of one problem count once"
+out_has "| quest 64 | 50.00 [28.0, 72.0] | 50.00 [28.0, 72.0] |" "their means, and intervals over problems"
 out_has "| full | 32 | 0.0 | 0.0 | 0.0 | 125.0 | 250.0 |" "lengths and speeds of answers"
 out_has "| quest 64 | 32 | 25.0 | 12.5 | 6.2 | 125.0 | 250.0 |" "answers without an answer, at the limit, in loops"
 out_has "| quest 64 | 32 | 64.0 | 2.00 |" "costs of long generations"
 head -n 9 "$d/math.jsonl" >"$tmp/part.jsonl"
 report "$tmp/part.jsonl"
-out_has "100.00\\* [100.0, 100.0]" "problems that are missing have a star"
+out_has "100.00\\* [34.2, 100.0]" "problems that are missing have a star"
 sed '2s/"scores":{[^}]*}/"scores":7/' "$d/math.jsonl" >"$tmp/bad.jsonl"
 wrong 1 "a result has an unexpected value" "scores that are none" "$tmp/bad.jsonl"
 report "$d/drift.jsonl"
@@ -110,10 +108,10 @@ out_has "| full | 2.05? |" "steps of too few samples are marked"
 out_has "?: too few valid samples" "and explained"
 
 report "$d/longbench.jsonl" "$d/fier.jsonl"
-out_has '| fier 64 | 100.00 [100.0, 100.0] | 100.00\* [' "files share a table; too few samples get a star"
+out_has '| fier 64 | 100.00 [80.6, 100.0] | 100.00\* [56.6, 100.0]' "files share a table; too few samples get a star"
 out_has "A star" "which is explained"
 report --dataset trec --attn quest "$d/longbench.jsonl"
-out_has "| quest 64 | 10.00 [0.0, 25.0] |" "one dataset, one strategy"
+out_has "| quest 64 | 10.00 [2.8, 30.1] |" "one dataset, one strategy"
 check "and no other" test "$(grep -c full "$tmp/out")" -eq 0
 report "$d/longbench.jsonl" "$d/longbench.jsonl"
 err_has "counted once" "a file given twice counts once"
@@ -127,10 +125,10 @@ head -c 9000 "$d/longbench.jsonl" >"$tmp/cut.jsonl"
 report "$tmp/cut.jsonl"
 check "a killed run" test "$status" -eq 0
 err_has "incomplete last line ignored" "an incomplete last line is ignored, with a note"
-check "what is missing shows" grep -qF 'than the run is to have' "$tmp/out"
+check "what is missing shows" grep -qF 'than the run has in total' "$tmp/out"
 grep -v '"dataset":"trec"' "$d/longbench.jsonl" >"$tmp/half.jsonl"
 report "$tmp/half.jsonl"
-out_has "Not begun: trec" "a dataset that is not begun"
+out_has "Not started: trec" "a dataset that has not started"
 
 # Bad input.
 line() { { head -1 "$d/longbench.jsonl"; printf '%s\n' "$1"; } >"$tmp/bad.jsonl"; }
@@ -168,7 +166,7 @@ check "without a warning" test ! -s "$tmp/err"
 head -c 300 "$tmp/z.jsonl.gz" >"$tmp/half.gz"
 wrong 1 "not a complete gzip file" "half of a packed file" "$tmp/half.gz"
 echo '{"command":"eval longbench","results":[]}' >"$tmp/lb.json"
-wrong 1 "give the file of its -o" "a report without samples" "$tmp/lb.json"
+wrong 1 "use its -o file" "a report without samples" "$tmp/lb.json"
 wrong 1 "no result" "no strategy of that name" --attn h2o "$d/longbench.jsonl"
 wrong 1 "No such file" "no folder for the table" -o "$tmp/no/t.md" "$d/longbench.jsonl"
 wrong 2 "required: FILE" "no files"
@@ -203,7 +201,7 @@ picture drafts drafts.json "Context length (tokens)" "Tokens per second" ">1k<" 
     ">full, drafts by fier 1024, weights q4<" ">full, drafts by ngram<"
 report --plot drafts "$d/drafts.json" "$d/bench.json" -o "$tmp/both.svg"
 cp "$tmp/both.svg" "$tmp/out"
-out_has ">quest 64 alone<" "drafts: beside retrieval alone"
+out_has ">quest 64 alone<" "drafts: compared with retrieval alone"
 wrong 1 "no result of bench --draft" "drafts of other results" --plot drafts "$d/bench.json"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
 {
@@ -238,7 +236,7 @@ cp "$d/longbench.jsonl" "$tmp/mine.jsonl"
 wrong 1 "is one of the files to report" "a table over its results" -o "$tmp/mine.jsonl" "$tmp/mine.jsonl"
 check "which are still there" cmp "$d/longbench.jsonl" "$tmp/mine.jsonl"
 
-# The commands of doc/reports.md, on the results beside it.
+# The commands of doc/reports.md, on the results in the same folder.
 cd "$SRCDIR" || exit 1
 sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"
 check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 7

@@ -27,7 +27,7 @@ for k in 1 2 3 4 5 6 7 8 9 10; do echo "actqkv tab$k"; done >>"$tmp/all"
 sort "$tmp/listed" >"$tmp/listed.sorted"
 check "no item is listed twice" test -z "$(uniq -d "$tmp/listed.sorted")"
 check "every table and figure is listed" test -z "$(sort "$tmp/all" | comm -23 - "$tmp/listed.sorted")"
-check "beside them only sections with numbers of their own" test -z "$(sort "$tmp/all" | comm -13 - "$tmp/listed.sorted" | grep -v ' sec')"
+check "other items are only sections with their own numbers" test -z "$(sort "$tmp/all" | comm -13 - "$tmp/listed.sorted" | grep -v ' sec')"
 reproduce --list actqkv
 check "--list of a paper" test "$(grep -cv '^ ' "$tmp/out")" -eq 15 -a "$(grep -c '^actqkv ' "$tmp/out")" -eq 15
 
@@ -56,19 +56,19 @@ check "all numbers are of items, and as many as there are columns" awk -F '\t' '
 
 # ---- what it refuses ----
 
-bad 2 "no paper 'logqaunt', the nearest is 'logquant'" "an unknown paper" logqaunt tab1
-bad 2 "no paper 'quest'" "another one" --list quest
-bad 2 "fier has no item 'tabel3', the nearest is 'tab3'" "an unknown item" fier tabel3
-bad 2 "logquant has no item 'tabb5', the nearest is 'tabB5'" "letters of another case" logquant tabb5
-bad 2 "which item of fier?" "no item" fier
-bad 2 "which paper? One of: fier pariskv logquant actqkv" "nothing"
+bad 2 "unknown paper 'logqaunt'; did you mean 'logquant'?" "an unknown paper" logqaunt tab1
+bad 2 "unknown paper 'quest'" "another one" --list quest
+bad 2 "fier has no item 'tabel3'; did you mean 'tab3'?" "an unknown item" fier tabel3
+bad 2 "logquant has no item 'tabb5'; did you mean 'tabB5'?" "letters of another case" logquant tabb5
+bad 2 "ITEM is missing; --list fier" "no item" fier
+bad 2 "PAPER is missing; one of: fier pariskv logquant actqkv" "nothing"
 bad 2 "unrecognized arguments: --fast" "an unknown option" fier tab1 --fast
 bad 2 "--data: expected one argument" "an option without its value" fier tab5 --data
 bad 2 "unrecognized arguments: tab2" "two items" fier tab1 tab2
 bad 2 "fier tab2 needs -m DIR" "a table that needs a model" fier tab2
 bad 2 "fier tab5 needs $tmp/none/longbench" "data that are not there" fier tab5 --data "$tmp/none" --run "$RUN"
 bad 1 "$tmp/none: no such program" "no program" fier fig6 --run "$tmp/none"
-bad 2 "fier fig8 takes no model" "a model where none is used" fier fig8 -m DIR
+bad 2 "fier fig8 does not support -m" "a model where none is used" fier fig8 -m DIR
 reproduce fier tab3 --dry-run -m DIR
 out_has "passkey -m $PWD/DIR --chars --ctx 10000" "with a model: the paper's sizes"
 reproduce fier fig6 --dry-run -m "$tmp/a model's"
@@ -100,10 +100,10 @@ show_tables("fier", "tab3", open(sys.argv[2]), [line.rstrip("\n").split("\t") fo
         "$lib" "$tmp/published" "$tmp/ours" | tr -s ' ' | sed 's/^ //' | tr '\n' ';'
 }
 printf 'here\tq\t64\t98\nhere\tz\t32\t7\n' >"$tmp/ours"
-check "ours beside theirs" test "$(tables)" = "row whose 32 64;q here - 98;Quest LongChat 65 99;Other LongChat 1 2;z here 7 -;"
+check "ours next to theirs" test "$(tables)" = "row source 32 64;q here - 98;Quest LongChat 65 99;Other LongChat 1 2;z here 7 -;"
 printf 'here\tq\tfound\t98\n' >"$tmp/ours"
 check "another measure: a table of its own" test "$(tables)" = \
-    "row whose found;q here 98;;published:;row whose 32 64;Quest LongChat 65 99;Other LongChat 1 2;"
+    "row source found;q here 98;;published:;row source 32 64;Quest LongChat 65 99;Other LongChat 1 2;"
 
 # ---- from end to end ----
 
@@ -131,6 +131,6 @@ out_has '$ ' "its command is shown"
 check "the report is kept" jq -e '.results | length == 24' "$tmp/results/fier-fig6-1.json"
 check "its numbers are the report's" test "$(sed -n 's/^fier:gqa=per_q  *here  *//p' "$tmp/out")" = \
     "$(jq '[.results[] | select(.attn == "fier:gqa=per_q").recall] | add / length * 10000 | round / 10000' "$tmp/results/fier-fig6-1.json")"
-out_has "what differs: The mean over 64 queries" "what differs is said"
+out_has "differences: Mean over 64 queries" "the differences are printed"
 check "date, machine and model are said" grep -qE '^20[0-9-]*, .*, [0-9]+ cores, model: built-in, [0-9]+ s$' "$tmp/out"
 finish

@@ -61,16 +61,16 @@ check "a run that was ended continues to the same results" same_set "$tmp/whole.
 ruler --length 3k --samples 1 --squad "$data/squad.json"
 for word in "not run without --essays FILE: niah_single_2 niah_single_3 niah_multikey_1 niah_multivalue niah_multiquery" \
     "not run without --hotpotqa FILE: qa_2" "  qa_1                       1" "  mean of 6 of 13 tasks" \
-    "not run: vt: its example has 579 tokens with this tokenizer, RULER allows 500"; do
+    "not run: vt: the example has 579 tokens with this tokenizer; RULER allows 500"; do
     out_has "$word" "without some data: '$word'"
 done
 ruler --task niah_single_1 --length 700 --samples 2 --variant 2024 -o "$tmp/old.jsonl"
 out_has "RULER of 2024: template base" "the older prompts run too"
-refused 2 "'variant' is \"2024\" there, \"2025\" now" "the two do not mix" eval ruler -m "$m" --threads 1 --gemm builtin \
+refused 2 "'variant' is \"2024\" in the file, \"2025\" now" "the two do not mix" eval ruler -m "$m" --threads 1 --gemm builtin \
     --task niah_single_1 --length 700 --samples 2 -o "$tmp/old.jsonl"
 ruler --task niah_single_1 --length 700 --samples 2 --protocol decode -o "$tmp/decode.jsonl"
 check "the question goes through the decode path" test "$(grep -c '"decoded_prompt_tokens":[1-9]' "$tmp/decode.jsonl")" -eq 2
-check "with what is behind it" test "$(sed -n 's/.*"decoded_prompt_tokens":\([0-9]*\),.*/\1/p' "$tmp/decode.jsonl" | sort -n | tail -n 1)" -lt 200
+check "with the text after it" test "$(sed -n 's/.*"decoded_prompt_tokens":\([0-9]*\),.*/\1/p' "$tmp/decode.jsonl" | sort -n | tail -n 1)" -lt 200
 sed 1d "$tmp/whole.jsonl" | "$RUN" eval score ruler_all >"$tmp/scores" 2>"$tmp/err"
 check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 36
 
@@ -79,7 +79,7 @@ run eval ruler --task niah_single_2 --length 4k --samples 1 --variant 2024 --ess
 words=$(wc -w <"$tmp/essay.txt")
 check "no more words of an essay than it has ($words)" test "$(wc -w <"$tmp/essay/niah_single_2.jsonl")" -lt $((words + 100))
 
-# All 13 tasks: results as a run would have left them, so that no answer is missing.
+# The 13 tasks: results as a run would have left them, so that no answer is missing.
 all="--tokens ws --length 1k,1200 --samples 1 --essays $SRCDIR/eval/pg19/10146.txt --squad $data/squad.json --hotpotqa $data/hotpotqa.json"
 killed "$tmp/all.jsonl" 1 eval ruler -m "$m" --threads 1 --gemm builtin --quiet $all
 head -n 1 "$tmp/all.jsonl" >"$tmp/known.jsonl"
@@ -139,8 +139,8 @@ for k in 2 3; do run eval ruler --data "$tmp/k$k.jsonl" --quiet --threads 1 --ge
 said() { sed -n 's/.*"prediction":"\([^"]*\)".*/\1/p' "$1"; }
 check "kvpress's columns are scored as kvpress does ($around)" sh -c "test -n '$around' && grep -q '\"score\":1.0' '$tmp/k2.out'"
 check "RULER's own are not, with the same answer" test "$(said "$tmp/k2.out")" = "$(said "$tmp/k3.out")" -a "$(grep -c '"score":0.0' "$tmp/k3.out")" = 1
-refused 2 "--length makes prompts, which --data has already" "lengths of data" eval ruler --data "$tmp/made" --length 4k
-refused 2 "--variant makes prompts, which --data has already" "a variant of data" eval ruler --data "$tmp/made" --variant 2024
+refused 2 "--length: not supported with --data" "lengths of data" eval ruler --data "$tmp/made" --length 4k
+refused 2 "--variant: not supported with --data" "a variant of data" eval ruler --data "$tmp/made" --variant 2024
 run eval ruler --task vt,fwe --length 1k --samples 2 --variant 2024 --write "$tmp/old"
 check "files of 2024 have prompt and answer prefix in one" sh -c "grep -q 'they are: \"' '$tmp/old/vt.jsonl' && ! grep -q answer_prefix '$tmp/old/vt.jsonl'"
 ruler --data "$tmp/old" -m "$m"
@@ -150,36 +150,36 @@ refused 2 "no samples of the tasks of --task" "nor in a file" eval ruler --data 
 cp "$tmp/made/fwe.jsonl" "$tmp/what.jsonl"
 refused 1 "what.jsonl line 1: 'task' is missing" "a file that tells no task" eval ruler --data "$tmp/what.jsonl"
 echo '{"input":"x","outputs":[1],"task":"fwe"}' >"$tmp/what.jsonl"
-refused 1 "what.jsonl line 1: 'outputs': expected a text or a list of texts" "answers that are none" eval ruler --data "$tmp/what.jsonl"
+refused 1 "what.jsonl line 1: 'outputs': expected a string or a list of strings" "answers that are none" eval ruler --data "$tmp/what.jsonl"
 echo '{"input":"x","outputs":"1","task":"few"}' >"$tmp/what.jsonl"
-refused 1 "'task': 'few' is no dataset of RULER; the nearest name is fwe" "a task that is none" eval ruler --data "$tmp/what.jsonl"
+refused 1 "'task': 'few' is not a dataset of RULER; the nearest name is fwe" "a task that is none" eval ruler --data "$tmp/what.jsonl"
 
-# What is refused.
-refused 2 "--task: 'vq' is no dataset of RULER; the nearest name is vt" "a wrong task" eval ruler --task vq
-refused 2 "--task: qa_1 needs --squad FILE" "a task without its data" eval ruler --task qa_1
+# Refused options.
+refused 2 "--task: 'vq' is not a dataset of RULER; the nearest name is vt" "a wrong task" eval ruler --task vq
+refused 2 "--task: qa_1 requires --squad FILE" "a task without its data" eval ruler --task qa_1
 refused 2 "did you mean 'meta-llama3'" "a wrong template" eval ruler --template meta-lama3
 refused 2 "--variant: '2023' is not one of: 2025 2024" "a wrong variant" eval ruler --variant 2023
-refused 2 "--length 100: too short for cwe: the shortest prompt has" "a length that is too short, as of 2024" eval ruler --task cwe --length 100 --variant 2024
+refused 2 "--length 100: too short for cwe; the shortest prompt and its new tokens take" "a length that is too short, as of 2024" eval ruler --task cwe --length 100 --variant 2024
 refused 2 "--words: '3' is not one of: 3.0.1 2.2.0" "wrong words" eval ruler --words 3
 refused 2 "--tokens: 'x' is not one of" "wrong tokens" eval ruler --tokens x
 refused 2 "--answer-prefix: 'no' is not one of: on off" "a wrong answer prefix" eval ruler --answer-prefix no
-refused 2 "--length: 4096 is there twice" "a length twice" eval ruler --length 4k,4096
-refused 2 "--length 100: too short for niah_single_1: the shortest prompt has" "a length that is too short" eval ruler --task niah_single_1 --length 100
-refused 1 "vt: its example has 579 tokens with this tokenizer, RULER allows 500" "a tokenizer that vt's example is too long for" eval ruler -m "$m" --task vt
-refused 2 "--length 240: too short for fwe: at least 250 tokens" "the same with invented words" eval ruler --task fwe --length 240
-refused 2 "--seed 4294967296: RULER takes at most 4294967295" "a seed that NumPy does not take" eval ruler --seed 4294967296 --task vt
-refused 2 "--samples 17: --hotpotqa has 16 questions" "more samples than questions" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 17
-refused 2 "with those of --pre-samples" "or than are left" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 8 --pre-samples 9
-refused 2 "--write runs no model: it takes no -o" "results of prompts" eval ruler --write "$tmp/x" -o "$tmp/y"
+refused 2 "--length: duplicate length 4096" "a length twice" eval ruler --length 4k,4096
+refused 2 "--length 100: too short for niah_single_1; the shortest prompt and its new tokens take" "a length that is too short" eval ruler --task niah_single_1 --length 100
+refused 1 "vt: the example has 579 tokens with this tokenizer; RULER allows 500" "a tokenizer that vt's example is too long for" eval ruler -m "$m" --task vt
+refused 2 "--length 240: too short for fwe; at least 250 tokens" "the same with invented words" eval ruler --task fwe --length 240
+refused 2 "--seed 4294967296: must be at most 4294967295" "a seed that NumPy does not take" eval ruler --seed 4294967296 --task vt
+refused 2 "--samples 17: --hotpotqa has only 16 questions" "more samples than questions" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 17
+refused 2 "including those of --pre-samples" "or than are left" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 8 --pre-samples 9
+refused 2 "--write: runs no model and does not support -o" "results of prompts" eval ruler --write "$tmp/x" -o "$tmp/y"
 refused 1 "not a JSON object" "a file of the other format" eval ruler --task qa_1 --squad "$data/hotpotqa.json"
 refused 1 "squad.json: expected a list" "and the other way round" eval ruler --task qa_2 --hotpotqa "$data/squad.json"
 printf '{"data":[{"paragraphs":[{"context":"c","qas":[{"question":"q","is_impossible":false,"answers":[]}]}]}]}' >"$tmp/q.json"
-refused 1 "q.json: article 1, paragraph 1: 'answers': expected a list that is not empty" "a question without answers" eval ruler --task qa_1 --squad "$tmp/q.json"
+refused 1 "q.json: article 1, paragraph 1: 'answers': expected a non-empty list" "a question without answers" eval ruler --task qa_1 --squad "$tmp/q.json"
 printf '[{"question":"q","answer":"a","context":[["t","x"]]}]' >"$tmp/h.json"
 refused 1 "h.json: question 1: 'context': expected lists of a title and a list of sentences" "a document that is none" eval ruler --task qa_2 --hotpotqa "$tmp/h.json"
 printf 'a \377 b' >"$tmp/e.txt"
 refused 1 "e.txt: not UTF-8: byte 2" "essays that are no UTF-8" eval ruler --task niah_single_2 --essays "$tmp/e.txt"
 printf '{"txt":"a"}' >"$tmp/e.json"
-refused 1 "e.json: 'text': expected a text" "essays without text" eval ruler --task niah_single_2 --essays "$tmp/e.json"
+refused 1 "e.json: 'text': expected a string" "essays without text" eval ruler --task niah_single_2 --essays "$tmp/e.json"
 check "nothing was left of what was refused" test ! -e "$tmp/x"
 finish

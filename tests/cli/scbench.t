@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# eval scbench: turns and requests on one context, sessions that go on from a copy, and data that is wrong.
+# eval scbench: turns and requests on one context, sessions that continue from a copy, and data that is wrong.
 # shellcheck disable=SC2086 # variables hold lists of arguments
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
@@ -20,7 +20,7 @@ check "the report has turns" grep -q '"turn": 5' "$tmp/r.json"
 check "a made sample fills its length" test "$(tokens "$tmp/turns.jsonl" 5 | sort -n | head -n 1)" -gt 1100
 check "and not more" test "$(tokens "$tmp/turns.jsonl" 5 | sort -n | tail -n 1)" -lt 1200
 
-# What goes on from a copy of a session answers as what is prefilled from its start: here the turn before is known.
+# A session continued from a copy gives the same replies as one prefilled from its start; here the turn before is known.
 { head -n 1 "$tmp/turns.jsonl" && grep -E '"turn":(1|3),' "$tmp/turns.jsonl"; } >"$tmp/fresh.jsonl"
 sc $cases -o "$tmp/fresh.jsonl"
 check "turns that are fed from their start: the same results" same_set "$tmp/turns.jsonl" "$tmp/fresh.jsonl"
@@ -32,7 +32,7 @@ check "killed again and again: the same results" same_set "$tmp/turns.jsonl" "$t
 sc $cases --mode multi-request -o "$tmp/requests.jsonl"
 out_has "each question on the context alone" "requests"
 check "their prompts do not grow" test "$(tokens "$tmp/requests.jsonl" 5 | head -n 1)" -le "$(($(tokens "$tmp/requests.jsonl" 1 | head -n 1) + 8))"
-refused 2 "'mode' is \"multi-turn\" there, \"multi-request\" now" "the other mode in one file" \
+refused 2 "'mode' is \"multi-turn\" in the file, \"multi-request\" now" "the other mode in one file" \
     eval scbench --threads 1 --gemm builtin $cases --mode multi-request -o "$tmp/turns.jsonl"
 # Answers of the model's own between turns.
 sc $cases --disable-golden-context -o "$tmp/own.jsonl"
@@ -87,7 +87,7 @@ for data in list text; do sc --data "$tmp/$data.jsonl" --attn full -o "$tmp/$dat
 said() { sed -n 's/.*"prediction":\(.*\),"answers".*"prompt_tokens":\([0-9]*\).*/\1 \2/p' "$1"; }
 check "numbers as a context are what Python writes" test -n "$(said "$tmp/list.out")" -a "$(said "$tmp/list.out")" = "$(said "$tmp/text.out")"
 
-# A branch that cannot be kept, here for the size of files, costs time alone.
+# A limit on the size of files prevents branches; the scores are the same.
 sc --limit 2 --attn full
 cp "$tmp/out" "$tmp/with"
 limited() (ulimit -f 64 && "$RUN" "$@")
@@ -101,27 +101,27 @@ bad() { # bad LINE TEXT NAME
 }
 head='"dataset":"scbench_kv","context":"c"'
 bad "{$head" "not valid JSON" "no JSON"
-bad '{"dataset":"scbench_kv","multi_turns":[]}' "'input': expected a text" "no context"
+bad '{"dataset":"scbench_kv","multi_turns":[]}' "'input': expected a string" "no context"
 bad "{$head}" "'multi_turns': expected a list of turns" "no turns"
 printf '{%s,"multi_turns":[{"input":"i"}]}\n' "$head" >"$tmp/bad.jsonl"
 refused 1 "bad.jsonl line 1 turn 1: 'answer' is missing" "no answer" eval scbench --data "$tmp/bad.jsonl"
 printf '{"dataset":"scbench_choice_eng","context":"c","multi_turns":[{"input":"i","answer":"x","options":["a","b","c","d"]}]}\n' >"$tmp/bad.jsonl"
-refused 1 "bad.jsonl line 1 turn 1: 'answer' is none of 'options'" "an answer that is no option" eval scbench --data "$tmp/bad.jsonl"
+refused 1 "bad.jsonl line 1 turn 1: 'answer' is not one of 'options'" "an answer that is no option" eval scbench --data "$tmp/bad.jsonl"
 printf '{"dataset":"scbench_summary_with_needles","context":"c","multi_turns":[{"input":"i","answer":"x","task":"scbench_repoqa"}]}\n' >"$tmp/bad.jsonl"
-refused 1 "'task': scbench_repoqa cannot be part of another one" "a turn of a task that is not there" eval scbench --data "$tmp/bad.jsonl"
+refused 1 "'task': scbench_repoqa cannot be part of a mixed task" "a turn of a task that is not there" eval scbench --data "$tmp/bad.jsonl"
 printf '{"dataset":"scbench_mf","context":"c","multi_turns":[{"input":"How much?","answer":5}]}\n' >"$tmp/bad.jsonl"
-refused 1 "scbench_mf sample 0: 'input' asks for nothing like" "mf without its question" eval scbench --data "$tmp/bad.jsonl"
-refused 1 "not in this program: its score cuts the answer with tree-sitter" "repoqa" eval scbench --dataset scbench_repoqa
+refused 1 "scbench_mf sample 0: 'input': expected a string like" "mf without its question" eval scbench --data "$tmp/bad.jsonl"
+refused 1 "is not supported: its score parses the answer with tree-sitter" "repoqa" eval scbench --dataset scbench_repoqa
 line scbench_repoqa '"A"' '"B"' >"$tmp/bad.jsonl"
 refused 1 "tree-sitter" "its data" eval scbench --data "$tmp/bad.jsonl"
 refused 2 "nearest name is scbench_kv" "another task" eval scbench --dataset scbench_k
-refused 2 "--dataset: no samples of the tasks" "a task without samples" eval scbench --dataset scbench_kv_hard
+refused 2 "--dataset: no samples of the selected tasks" "a task without samples" eval scbench --dataset scbench_kv_hard
 run eval scbench -m "$m" --threads 1 --gemm builtin --quiet --ctx 2048 --length 1100 --limit 1 --attn full,quest --budget 1 \
     --dataset scbench_passkey,scbench_kv_hard --json "$tmp/mixed.json"
-out_has "1 contexts" "beside one that is made it is no error"
+out_has "1 contexts" "no error if another dataset is made"
 check "a row that cannot run has an average of null" grep -q '"average": null' "$tmp/mixed.json"
 refused 2 "--mode: 'both' is not one of" "another mode" eval scbench --mode both
-refused 2 "--length (or --ctx) 20: too short for scbench_kv, at least" "a length without room" eval scbench --length 20
-refused 2 "--length: none of the tasks is made" "a length of data" eval scbench --data "$tmp/short.jsonl" --length 2k
+refused 2 "--length (or --ctx) 20: too short for scbench_kv, which needs at least" "a length without room" eval scbench --length 20
+refused 2 "--length: none of the selected tasks is generated" "a length of data" eval scbench --data "$tmp/short.jsonl" --length 2k
 refused 2 "has no room for the questions and answers" "a window without room" eval scbench --ctx 16 --data "$tmp/short.jsonl"
 finish

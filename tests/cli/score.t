@@ -47,8 +47,8 @@ echo '{"prediction":"C","answers":true}' | score passkey
 err_has "standard input line 1: 'answers'" "neither text nor number"
 echo '{"prediction":"x","answers":["y"],"random_string_to_prepend":7}' | score mrcr
 err_has "standard input line 1: 'random_string_to_prepend'" "a beginning that is no text"
-refused 2 "there are qa_f1" "no metric" eval score
-refused 2 "rouge-l: no metric" "an unknown metric" eval score rouge-l
+refused 2 "supported: qa_f1" "no metric" eval score
+refused 2 "rouge-l: unknown metric" "an unknown metric" eval score rouge-l
 refused 2 "did you mean 'passkey'" "a near one" eval score paskey
 refused 1 "no predictions" "a mean of nothing" eval score rouge --mean
 refused 2 "--json" "a report of scores" eval score rouge --json "$tmp/r.json"
@@ -81,7 +81,7 @@ run eval longbench --score "$tmp/2wikimqa_e.jsonl" --e
 out_has '"8k+": NaN' "an empty range is no number"
 cp "$tmp/qasper.jsonl" "$tmp/mine.jsonl"
 run eval longbench --score "$tmp/mine.jsonl" --dataset triviaqa
-out_has '"triviaqa": 66.67' "the dataset by name"
+out_has '"triviaqa": 66.67' "the named dataset"
 refused 2 "nearest name is" "the file's name is no dataset" eval longbench --score "$tmp/mine.jsonl"
 refused 2 "nearest name is hotpotqa" "a wrong name" eval longbench --score "$tmp/mine.jsonl" --dataset hotpot
 refused 1 "No such file" "no file" eval longbench --score "$tmp/lcc.jsonl"

@@ -45,7 +45,7 @@ fi
 waits 7 "the user's value wins" env $variable=7 "$RUN" generate -p hi -n 2 --quiet
 waits $active "OMP_WAIT_POLICY=active wins" env OMP_WAIT_POLICY=active "$RUN" generate -p hi -n 2
 waits 0 "OMP_WAIT_POLICY=passive wins" env OMP_WAIT_POLICY=passive "$RUN" generate -p hi -n 2
-# What a program that starts again could lose.
+# State that a program could lose when it restarts itself.
 waits $bounded "found through PATH" env PATH="$(dirname "$RUN"):$PATH" "$(basename "$RUN")" generate -p hi -n 2 --quiet
 cp "$RUN" "$tmp/a program"
 waits $bounded "under another name" "$tmp/a program" generate -m "$models/qwen3-bf16" -p hi -n 2 --quiet
@@ -55,7 +55,7 @@ check "two ranks" test $? -eq 0 -a -s "$tmp/out"
 printf 'Hello.\nAgain.\n' | "$RUN" chat -m "$models/llama31-f32-tied" -n 4 --temp 0 --quiet >"$tmp/out" 2>"$tmp/err"
 check "chat reads its pipe" test $? -eq 0 -a "$(wc -l <"$tmp/out")" -ge 2
 if command -v script >/dev/null; then
-    printf 'Hello.\n\004' | script -qec "$RUN chat -m $models/llama31-f32-tied -n 4 --temp 0" /dev/null >"$tmp/out" 2>&1
+    printf 'Hello.\n/bye\n' | timeout 120 script -qec "$RUN chat -m $models/llama31-f32-tied -n 4 --temp 0" /dev/null >"$tmp/out" 2>&1
     out_has "prompt " "chat on a terminal"
 else
     skip "no script"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# --kv-tier disk: the same text as in memory, what is told about it, what is refused, and nothing that stays behind.
+# --kv-tier disk: the same text as in memory, its reports, refused options, and no files left.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm # small files that no disk is waited for
 . "$SRCDIR/tests/cli/lib.sh"
 m="$models/llama31-f32-tied"
@@ -7,7 +7,7 @@ mkdir "$tmp/kv"
 seq 1 60 | tr '\n' ' ' >"$tmp/prompt"
 set -- -m "$m" --seed 3 --ignore-eos --temp 0.8 --repeat-penalty 1.1
 
-# All strategies and stores: tests/unit/test_tier.c.
+# The other strategies and stores: tests/unit/test_tier.c.
 for a in full quest:budget=24:page=4:skip=1:kv=kivi2/r=32 fier:budget=20:g=8:skip=0 \
     retroinfer:budget=24:sink=3:local=5:size=4:update=8; do
     run generate "$@" --attn "$a" -f "$tmp/prompt" -n 60 --quiet --chunk 32
@@ -25,7 +25,7 @@ run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --plan --kv-tier "d
 out_has "in files in $tmp/kv 0." "the plan has bytes by tier"
 
 run generate "$@" --attn h2o -f "$tmp/prompt" -n 20 --quiet --kv-tier disk
-is_refusal 1 "--kv-tier disk: it drops tokens" "h2o is refused with the reason"
+is_refusal 1 "--kv-tier disk is not supported: it drops tokens, and each step reads all others" "h2o is refused with the reason"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier tape
 is_refusal 2 "is not one of: device host[:cache" "an unknown tier"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier "disk:$tmp/none"
@@ -33,9 +33,9 @@ is_refusal 1 "No such file or directory" "a folder that is not there"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier disk --save "$tmp/a.kv"
 is_refusal 1 "cannot be saved" "--save"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --ctx 900000M --kv-tier "disk:$tmp/kv"
-is_refusal 1 "MB are free there" "more than the disk has is refused before it begins"
+is_refusal 1 "MB are available" "more than the disk has is refused before it begins"
 run passkey -m "$m" --ctx 400 --trials 1 --budget 24 --attn quest,h2o --kv-tier "disk:$tmp/kv"
-check "in a list the others run" grep -q "it drops tokens" "$tmp/out"
+check "in a list the others run" is_in "it drops tokens, and each step reads all others" "$tmp/out"
 
 # A disk that takes no more: the error names file and byte, and no text comes.
 (

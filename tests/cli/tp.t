@@ -18,7 +18,7 @@ check "comm: the ranks' exit code is the greatest" test $? -eq 3
 check "comm: a rank that fails alone ends those who wait for it" test $? -eq 1
 "$build/tests/unit/test_comm" 3 die 2>"$tmp/err"
 check "comm: and so does one that dies" test $? -eq 1
-err_has "rank 2 (process" "which is told"
+err_has "rank 2 (process" "which is reported"
 
 # ---- numbers ----
 
@@ -30,7 +30,7 @@ same_logits() {
     works "$name: $ranks ranks (status $status)" logits "$@" --ids 1,2,3,4,5,6,7,8,9 -o "$tmp/n.npy" --tp "$ranks"
     check "the logits of one rank" near "$tmp/n.npy" "$tmp/1.npy"
 }
-for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4 llama2-linear-f16"; do
+for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4 llama2-linear-f16" "2 phi3-longrope-f16" "2 ministral3-vision-f16"; do
     same_logits "${x% *}" "${x#* }" -m "$models/${x#* }"
 done
 
@@ -64,7 +64,7 @@ same_logits 2 biases -m "$tmp/biases"
 if has_sentencepiece; then
     for w in q8 q4; do
         same_logits 2 "$w" --weights $w
-        err_has "kept in" "$w: the weights are kept in a file of each rank"
+        err_has "cached in" "$w: the weights are kept in a file of each rank"
     done
     check "two files of each type" test "$(find "$tmp/cache" -name '*.q[48]' | wc -l)" -eq 4
     run logits --weights q4 --ids 1,2,3,4,5,6,7,8,9 --tp 2 -o "$tmp/m.npy"
@@ -95,20 +95,20 @@ works "bench: ranks take as many samples" bench -m "$m" --phase decode --ctx 32 
 # ---- refusals ----
 
 set -- generate -m "$m" -p x
-refused 2 "has 2 key-value heads, which 3 ranks do not divide" "KV heads" "$@" --tp 3
-refused 2 "has a feed-forward of 64, which 3 ranks do not divide" "the feed-forward" generate -m "$models/llama-dynamic-f32" -p x --tp 3
-refused 2 "24 each: not a multiple of 32" "columns of blocks" "$@" --weights q8 --tp 2
+refused 2 "has 2 key-value heads, not a multiple of 3" "KV heads" "$@" --tp 3
+refused 2 "has a feed-forward of 64, not a multiple of 3" "the feed-forward" generate -m "$models/llama-dynamic-f32" -p x --tp 3
+refused 2 "2 ranks has 24, which must be a multiple of 32" "columns of blocks" "$@" --weights q8 --tp 2
 refused 2 "at most 64 ranks on one machine without mpirun" "too many" "$@" --tp 65
-refused 2 "not for 2 ranks" "recall" eval recall -m "$m" -p x --tp 2
-refused 2 "not for 2 ranks" "sessions on disk" "$@" --save "$tmp/x" --tp 2
-refused 1 "2 ranks do not exchange the shares" "a rule that does not add up over ranks" "$@" --attn quest:gqa=layer_vote --tp 2
-refused 1 "2 ranks do not exchange the shares" "the same of tokenselect" "$@" --attn tokenselect --tp 2
-refused 1 "2 ranks do not exchange the sums" "another" "$@" --attn h2o:gqa=layer_mean --tp 2
-refused 1 "config.json: No such file" "a model that is not there is told once" generate -m "$tmp" -p x --tp 2
+refused 2 "not 2 ranks" "recall" eval recall -m "$m" -p x --tp 2
+refused 2 "not 2 ranks" "sessions on disk" "$@" --save "$tmp/x" --tp 2
+refused 1 "not supported with 2 ranks: gqa=layer_vote adds the softmax" "a rule that does not add up over ranks" "$@" --attn quest:gqa=layer_vote --tp 2
+refused 1 "not supported with 2 ranks: a vote adds the softmax" "the same of tokenselect" "$@" --attn tokenselect --tp 2
+refused 1 "not supported with 2 ranks: gqa=layer_mean" "another" "$@" --attn h2o:gqa=layer_mean --tp 2
+refused 1 "config.json: No such file" "a missing model is reported once" generate -m "$tmp" -p x --tp 2
 
 # ---- the end ----
 
-# start PROGRAM ARGS...: two ranks that would go on for hours; their ids in $rank0 and $rank1.
+# start PROGRAM ARGS...: two ranks that would run for hours; their ids in $rank0 and $rank1.
 start() {
     program=$1
     shift
@@ -137,7 +137,7 @@ if env --default-signal=INT true 2>/dev/null; then
     start "$RUN"
     kill -9 "$rank1"
     ends 1 "a rank is killed"
-    err_has "run generate: rank 1 (process $rank1) was ended by signal 9" "which is told"
+    err_has "run generate: rank 1 (process $rank1) was ended by signal 9" "which is reported"
     start "$RUN"
     kill -9 "$rank0"
     ends 1 "the first rank is killed"
@@ -147,7 +147,7 @@ if env --default-signal=INT true 2>/dev/null; then
     start "$RUN"
     kill -INT "$pid"
     ends 130 "Ctrl-C"
-    check "Ctrl-C: nothing is told" test ! -s "$tmp/err"
+    check "Ctrl-C: no message" test ! -s "$tmp/err"
 else
     skip "env cannot reset SIGINT, which shells ignore in the background"
 fi
@@ -172,7 +172,7 @@ export LD_LIBRARY_PATH="$build/tests/cuda/nccl"
 run "$@" --tp 1
 err_has "NCCL 1.2.3" "or goes through it"
 refused 2 "3 ranks on this machine need a GPU each, it has 2" "more ranks than GPUs" "$@" --tp 3
-refused 1 "--device cuda:1: 2 ranks compute on cpu, or on cuda, a GPU each" "two ranks on one GPU" "$@" --device cuda:1 --tp 2
+refused 1 "--device cuda:1: 2 ranks require cpu, or cuda with one GPU each" "two ranks on one GPU" "$@" --device cuda:1 --tp 2
 export FAKE_NCCL_FAIL=5
 refused 1 "NCCL: a failure that was asked for" "a call that fails on all ranks" "$@" --tp 2
 export FAKE_NCCL_FAIL=5:1

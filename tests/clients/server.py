@@ -31,7 +31,7 @@ class Server:
         return json.loads(self.get("/v1/models"))["data"][0]["id"]
 
     def idle(self, seconds=20):
-        """Whether nothing runs or waits any more, within so many seconds."""
+        """True if no request runs or waits any more within that many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.metric("kvasir_running") + self.metric("kvasir_waiting") == 0:

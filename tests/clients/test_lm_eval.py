@@ -57,7 +57,7 @@ def write_tasks(folder):
 
 
 def results_of(lm, folder, tasks=("kv_choice", "kv_answer"), **o):
-    """Of each task: its metric, and what each sample had."""
+    """Returns, for each task, its metric and the value of each sample."""
     r = lm_eval.simple_evaluate(model=lm, tasks=list(tasks), bootstrap_iters=0, log_samples=True,
                                 task_manager=TaskManager(include_path=str(folder), include_defaults=False), **o)
     metrics = {"kv_choice": "acc,none", "kv_answer": "exact_match,none"}

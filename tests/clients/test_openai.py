@@ -15,7 +15,7 @@ LONG = "Alice was beginning to get very tired of sitting by her sister on the ba
 class OpenAITest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("-m", os.environ["MODEL"], "--alias", "small=streaming:budget=16@decode=4")
+        cls.server = Server("-m", os.environ["MODEL"], "--alias", "small=streaming:budget=16@decode=4", "--per-client", "16")
         cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none")
         cls.model = cls.server.model()
 
@@ -142,7 +142,7 @@ class OpenAITest(unittest.TestCase):
         self.assertTrue(self.server.idle())
 
     def test_killed(self):
-        """What was cut off does not look whole."""
+        """A truncated response does not look complete."""
         server = Server("-m", os.environ["MODEL"])
         with openai.OpenAI(base_url=server.url + "/v1", api_key="none") as client:
             s = client.completions.create(model=self.model, prompt=LONG, n=16, max_tokens=400, stream=True,

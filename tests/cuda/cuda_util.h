@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* For tests that run an op of the cuda backend and of ref on the same data. On the shim each case runs in several
- * orders of threads, which must give the same bytes, and must leave no race; on a device it runs twice. */
+/* Runs an op of the cuda backend and of ref on the same data. On the shim each case runs in several orders of threads,
+ * which must give the same bytes and no race; on a device it runs twice. */
 #ifndef TESTS_CUDA_CUDA_UTIL_H
 #define TESTS_CUDA_CUDA_UTIL_H
 
@@ -79,7 +79,7 @@ static UNUSED_OK const char *where(void)
 #endif
 }
 
-/* The last checks of a program. */
+/* Final checks of a program. */
 static UNUSED_OK void check_end(backend *be)
 {
     err e = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* All tests that run on a device, in one program, so that few bytes are brought to one: devices NAME, or under the name
- * itself; without any it says which there are. DEVICE_TESTS: X(NAME) of each, from tests/list.sh. */
+/* The tests that run on a device, in one program of small size: devices NAME, or a link with that name. Without a name
+ * it lists them. DEVICE_TESTS: X(NAME) for each, from tests/list.sh. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for libnccl.so.2 in tests of the program on the host's shim: ranks are processes of one machine, device
- * memory is theirs, and sums are formed in shared memory, in the order of ranks. FAKE_NCCL_FAIL=N or N:R: the N-th sum
- * or gather fails, of all ranks or of rank R alone. */
+/* Stand-in for libnccl.so.2 in tests of the program on the host's shim. Ranks are processes of one machine, device
+ * memory is their memory, and sums are formed in shared memory, in rank order. FAKE_NCCL_FAIL=N or N:R: the N-th sum or
+ * gather fails, for all ranks or for rank R alone. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ enum : size_t { MOST_RANKS = 16, SLOT = 1 << 14 }; /* floats of one exchange */
 
 struct board {
     std::atomic<int> joined;
-    std::atomic<unsigned long> turn[MOST_RANKS]; /* exchanges that each rank has begun */
+    std::atomic<unsigned long> turn[MOST_RANKS]; /* number of exchanges each rank has begun */
     float slot[2][MOST_RANKS][SLOT];
 };
 
@@ -30,7 +30,7 @@ struct job {
     const float *in;
     float *out;
     size_t count;
-    bool sum; /* else a gather */
+    bool sum; /* otherwise a gather */
 };
 
 std::deque<job> jobs; /* graphs run them again */
@@ -41,7 +41,7 @@ struct ncclComm {
     int rank, size;
 };
 
-static std::deque<ncclComm> comms; /* nobody destroys them */
+static std::deque<ncclComm> comms; /* never destroyed */
 
 static void nap(void)
 {
@@ -49,7 +49,7 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Gives n floats and returns what all gave, [MOST_RANKS][SLOT]. */
+/* Sends n floats and returns those of all ranks, [MOST_RANKS][SLOT]. */
 static float (*exchange(ncclComm_t c, const float *p, size_t n))[SLOT]
 {
     unsigned long turn = c->b->turn[c->rank] + 1;
@@ -96,12 +96,12 @@ ncclResult_t ncclGetVersion(int *version)
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t); /* a process that was killed leaves its board */
+    clock_gettime(CLOCK_REALTIME, &t); /* a killed process leaves its board */
     snprintf(id->internal, sizeof id->internal, "/kvasir-fake-nccl-%ld-%ld", (long)getpid(), t.tv_nsec);
     return ncclSuccess;
 }
 
-/* Returns when all are there; the first one takes the name away again. */
+/* Returns when all ranks have joined; the first one then unlinks the name. */
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank)
 {
     if (n > (int)MOST_RANKS) return ncclInvalidArgument;

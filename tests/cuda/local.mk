@@ -23,7 +23,7 @@ mostlyclean-local: clean-fake-nccl
 clean-fake-nccl:
 	-rm -rf %D%/nccl
 endif
-# All device tests as one program; tests/cuda/device_NAME is a link to it.
+# The device tests as one program; tests/cuda/device_NAME is a link to it.
 EXTRA_DIST += %D%/devices.c
 if HAVE_CUDA
 check_PROGRAMS += %D%/devices

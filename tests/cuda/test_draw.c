@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The choice of the next token on the device: the host's, for the same share or noise. */
+/* Selection of the next token on the device: the host's result for the same share or noise. */
 /* Builds: shim race device */
 #include "config.h"
 
@@ -8,7 +8,7 @@
 
 enum { ROWS = 2 * N_RULES };
 
-/* Whether a slightly different share gives the item: then rounding decides, and sums are in another order there. */
+/* True if a slightly different share gives the item: then rounding decides, since the device sums in another order. */
 static bool is_beside(const draw_rule *r, const float *x, size_t n, float share, int32_t got)
 {
     float *copy = xmalloc(n * sizeof *copy);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Faults that a device itself shows: no such device, no room, an access outside of its memory. test_faults has those
- * that only the host's shim can make. */
+/* Faults detected by the device: no such device, out of memory, an access outside its memory. test_shim_faults has
+ * those that only the host's shim can produce. */
 /* Builds: shim device */
 #include "config.h"
 
@@ -31,7 +31,7 @@ static void test_room(backend *be)
     be->ops->free(be, small, 64);
 }
 
-/* The shim's kernels share the host's memory: there such an access would end the program. */
+/* On the shim, kernels share the host's memory, and such an access would end the program. */
 static void test_access(backend *be)
 {
 #ifdef CUDA_SHIM

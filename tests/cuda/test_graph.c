@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decode steps as graphs: the same tokens as launch by launch, one launch a step, and nothing inside it that waits or
- * takes memory. The shim does work when it is waited for, so that what is touched too early shows. */
+/* Decode steps as graphs: the same tokens as launch by launch, one graph launch per step, and no waits or allocations
+ * within a step. The shim defers work until something waits for it, which reveals accesses that are too early. */
 /* Builds: shim */
 #include "config.h"
 
@@ -21,7 +21,7 @@ static const char *const strategies[] = {
     "pqcache:budget=16:sink=4:bits=3",
 };
 
-/* What a life of a session costs after its first `warm` steps. */
+/* Cost of a session's lifetime after its first `warm` steps. */
 typedef struct {
     long waits, allocs, single, graphs, made, stalls;
 } costs;
@@ -32,7 +32,7 @@ static costs now(void)
                    shim_count(SHIM_GRAPHS), shim_count(SHIM_MADE),   shim_count(SHIM_STALLS)};
 }
 
-/* Greedy ids behind a prompt, through logits on the host. */
+/* Greedy ids after a prompt, through logits on the host. */
 static status by_logits(const engine_parts *p, const char *strategy, int32_t *out, err *e)
 {
     float logits[U_VOCAB];
@@ -47,8 +47,8 @@ static status by_logits(const engine_parts *p, const char *strategy, int32_t *ou
     return st;
 }
 
-/* The same with the choice on the device, a step ahead of what is asked for. Counts the cost of queueing behind the
- * first `WARM` steps. */
+/* The same with selection on the device, queued one step ahead. Counts the cost of queueing after the first `WARM`
+ * steps. */
 enum { WARM = 4 };
 
 static status by_queue(const engine_parts *p, const char *strategy, sampler *by, int32_t *out, costs *cost, err *e)
@@ -89,10 +89,10 @@ static void test_queue(const engine_parts *p, const char *strategy, const int32_
     is_int(c.waits, 0, "%s, queueing waits for nothing", strategy);
     is_int(c.allocs, 0, "%s, and takes no memory", strategy);
     is_int(c.stalls, 0, "%s, and updates no graph that still runs", strategy);
-    is_int(c.single, 0, "%s, and nothing is queued beside the graph", strategy);
+    is_int(c.single, 0, "%s, and nothing is queued outside the graph", strategy);
 }
 
-/* Random tokens: on the device those of the host for the same seed. */
+/* Random tokens: those of the host for the same seed. */
 static status by_sampler(const engine_parts *p, sampler *by, int32_t *out, err *e)
 {
     float logits[U_VOCAB];
@@ -129,12 +129,12 @@ static void test_sampled(const engine_parts *p)
     }
 }
 
-/* queue: also steps ahead of what is asked for. */
+/* queue: also steps queued before they are requested. */
 static void test_decode(const engine_parts *p, const char *strategy, bool queue)
 {
     int32_t plain[N_STEPS], graph[N_STEPS];
     err e = {0};
-    decoder_profile(p->dec, true); /* steps are not recorded then */
+    decoder_profile(p->dec, true); /* steps are not captured while profiling */
     long before = shim_count(SHIM_GRAPHS);
     is_ok(by_logits(p, strategy, plain, &e), &e, "%s, launch by launch", strategy);
     is_int(shim_count(SHIM_GRAPHS) - before, 0, "%s, without a graph", strategy);
@@ -148,8 +148,8 @@ static void test_decode(const engine_parts *p, const char *strategy, bool queue)
     if (queue) test_queue(p, strategy, plain);
 }
 
-/* A session's first step on a device that has done nothing but its prompt: all it takes was taken with the session.
- * There is room for so many tokens that a choice among them is made by many blocks. */
+/* A session's first step on a device that has only run its prompt: all memory was allocated with the session. The
+ * context is so long that several blocks select among its tokens. */
 static void test_first(const char *strategy)
 {
     enum { ROOM = 20000 };
@@ -172,7 +172,7 @@ static void test_first(const char *strategy)
     parts_close(&p);
 }
 
-/* Beside those above: second levels, pools, codes, other families. */
+/* In addition to those above: second levels, pools, quantized rows, other families. */
 static const char *const planned[] = {
     "fier:budget=16:g=8:skip=0:coarse=16:coarse_keep=2:p=0.8:min=4",
     "oracle:budget=16:skip=0:p=0.9:min=4:tail=sample:5",

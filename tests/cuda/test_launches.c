@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Launches of a layer in a decode step, which scripts/dev/cuda_counts takes from here: no more than are said to be. */
+/* Launches per layer in a decode step stay within the limits below, which scripts/dev/cuda_counts reads. */
 /* Builds: shim */
 #include "config.h"
 
 #include "tests/cushim/shim.h"
 #include "tests/unit/session_util.h"
 
-/* Room for so many tokens that a choice among them is made by many blocks of threads. */
+/* Context so long that several thread blocks select among its tokens. */
 enum { N_PROMPT = 40, ROOM = 20000 };
 
 typedef struct {
@@ -27,7 +27,7 @@ static const step_case cases[] = {
     {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 11, DT_F16},
     {"qwen3-bf16", "full", 1, 6, DT_Q8},
     {"qwen3-bf16", "full", 1, 6, DT_Q4},
-    {"qwen3-bf16", "full", 16, 11, DT_Q8}, /* x is rounded before each call; attention takes 8 sequences a launch */
+    {"qwen3-bf16", "full", 16, 11, DT_Q8}, /* x is quantized before each call; attention has 8 sequences per launch */
 };
 
 static status open_as(engine_parts *p, const step_case *c, err *e)
@@ -44,7 +44,7 @@ static status open_as(engine_parts *p, const step_case *c, err *e)
     return decoder_create(&p->dec, p->m, &opt, e);
 }
 
-/* What had been queued by the end of attention in the first two layers. */
+/* Records the number of launches by the end of attention in the first two layers. */
 static void note(void *ctx, const attn_seen *seen)
 {
     if (seen->layer >= 0 && seen->layer < 2) ((long *)ctx)[seen->layer] = shim_count(SHIM_QUEUED);

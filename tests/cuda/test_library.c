@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The vendor's library: where it is looked for, and what becomes of products that it refuses, or without it. */
+/* The vendor library: where it is searched for, and products that it refuses or that run without it. */
 /* Builds: shim */
 #include "config.h"
 
@@ -15,7 +15,7 @@ enum { N = 20, ROWS = 24, COLS = 40 };
 
 /* ---- products ---- */
 
-/* out [N][ROWS] of weights of a type, with a bias; exact or not, of x or of its norm. */
+/* Computes out [N][ROWS] for weights of a type, with a bias; exact or not, of x or of its norm. */
 static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
 {
     rng r = {7};
@@ -36,7 +36,7 @@ static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
     free(x), free(w), free(bias);
 }
 
-/* Where the library refuses, and where it is missing, our own kernel multiplies: the bits of `exact`. */
+/* If the library refuses or is missing, our own kernel multiplies, with the bits of `exact`. */
 static void test_refusal(int how, const char *name)
 {
     static float got[N * ROWS], want[N * ROWS];
@@ -56,7 +56,7 @@ static void test_refusal(int how, const char *name)
     shim_gemm(SHIM_GEMM);
 }
 
-/* It is told once a process. */
+/* The warning is printed once per process. */
 static void test_missing(void)
 {
     FILE *taken = tmpfile();
@@ -68,15 +68,15 @@ static void test_missing(void)
     dup2(real, STDERR_FILENO);
     rewind(taken);
     bool said = fgets(line, sizeof line, taken), again = fgets(more, sizeof more, taken);
-    ok(said && strncmp(line, "cuda:0: cublasLt was not found: prompts", 39) == 0, "it is said: %s", line);
-    ok(!again, "once: %s", more);
+    ok(said && strncmp(line, "cuda:0: cublasLt was not found: prompts", 39) == 0, "a warning was printed: %s", line);
+    ok(!again, "is printed once: %s", more);
     fclose(taken);
     close(real);
 }
 
-/* ---- where it lies ---- */
+/* ---- search ---- */
 
-/* A file that the loader takes under a name of no other library: a link to one that is there. */
+/* Makes a file that the loader accepts under another library's name: a link to an existing library. */
 static void place(const char *root, const char *folder, const char *name)
 {
     Dl_info here;
@@ -102,7 +102,7 @@ static void test_places(void)
     place(root, "venv/lib/python3.12/site-packages/nvidia/cu13/lib", "libshimvendor.so.13");
     snprintf(path, sizeof path, "/nowhere/bin:%s/venv/bin:/usr/bin", root);
     setenv("PATH", path, 1);
-    check_found(true, 13, "PyTorch's copy, beside the python3 on PATH");
+    check_found(true, 13, "PyTorch's copy, in the prefix of the python3 on PATH");
     check_found(true, 14, "an older version, where that of the build is not there");
     check_found(true, 12, "a newer one");
     check_found(false, 10, "but not one that is too new");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is brought to a device: large uploads without a wait, random weights and rows that are made there, and which
- * prompts may be rounded for its tensor cores. */
+/* Loading to a device: large uploads without a wait, random weights and rows generated there, and the prompts that may
+ * be rounded for its tensor cores. */
 /* Builds: shim */
 #include "config.h"
 
@@ -12,7 +12,7 @@
 
 enum { LARGE = (20 << 20) + 12, FILLED = 96, RANDOM_BYTES = 8 << 20 };
 
-/* The source may change as soon as the call is back, though nothing has been copied. */
+/* The source may change as soon as the call returns, even if nothing has been copied. */
 static void test_large(void)
 {
     backend *be = open_cuda();
@@ -80,7 +80,7 @@ static void test_weights(void)
         ok(weights_of("ref", types[i]) == weights_of("cuda", types[i]), "%s: the same", dtype_name(types[i]));
 }
 
-/* ---- what is asked of a backend ---- */
+/* ---- calls of backend ops ---- */
 
 static struct {
     const backend_ops *real;
@@ -102,7 +102,7 @@ static void spy_upload(backend *be, buf dst, const void *src, size_t bytes)
     spy.real->upload(be, dst, src, bytes);
 }
 
-/* Until its ops are put back. */
+/* Replaces the backend's ops until they are restored. */
 static void spy_on(backend *be)
 {
     spy.real = be->ops;
@@ -132,7 +132,7 @@ static void logits_behind(const char *on, float *out, size_t *uploaded, size_t *
     is_ok(fill_sessions(&s, 1, &o, &e), &e, "random rows on %s", on);
     *uploaded = spy.uploaded;
     p.be->ops = spy.real;
-    is_ok(session_decode(&s, 1, &id, out, &e), &e, "a step behind them");
+    is_ok(session_decode(&s, 1, &id, out, &e), &e, "a step after them");
     session_free(s);
     parts_close(&p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of the host's memory of which the device holds some (kv_near): which ones, what is counted, and that attention
- * has the same bits and does not touch the host's copy of what is near. */
+/* Rows in host memory with device copies (kv_near): which rows have copies, the counts, and that attention has the same
+ * bits without reading host rows that have copies. */
 /* Builds: shim race device */
 #include "config.h"
 
@@ -11,13 +11,13 @@
 enum { KV = 2, CAP = 64, FILLED = 29, STEPS = 12, LIST = 12, BACK = 7, MOST_LISTS = 4, NONE = -1 };
 
 typedef struct {
-    size_t dim, n_lists, group; /* n_lists 0: a range without a choice */
+    size_t dim, n_lists, group; /* n_lists 0: a range without a selection */
     dtype type;
     int64_t first, window, slots;
-    unsigned turned;
+    unsigned rotated;
 } shape;
 
-/* Which slot has which place. */
+/* Slot of each device row. */
 typedef struct {
     int64_t ring[CAP], tag[KV][CAP];
     uint64_t count[NEAR_KINDS];
@@ -28,7 +28,7 @@ typedef struct {
     shape s;
     device d;
     kv_near near;
-    kv_rows rows, plain; /* in the host's memory with near, and on the device */
+    kv_rows rows, plain; /* in host memory with device copies, and on the device */
     naive want;
     int64_t n;
 } rig;
@@ -48,7 +48,7 @@ static bool is_cached(const rig *r, int h, int64_t slot)
     return r->s.slots && r->want.tag[h][slot % r->s.slots] == slot;
 }
 
-/* The lists of a head, all at once. */
+/* Processes the lists of a head, all at once. */
 static void naive_bring(rig *r, int h, const int32_t *slot, int n, bool chosen)
 {
     int64_t claim[CAP];
@@ -91,7 +91,7 @@ static void write_rows(rig *r, rng *g, int64_t n)
     r->n += n;
 }
 
-/* Ascending, without duplicates; the newest is always in it. */
+/* Writes an ascending list without duplicates that includes the newest slot. */
 static int choose(int32_t *out, rng *g, int64_t n)
 {
     int k = 0;
@@ -101,7 +101,7 @@ static int choose(int32_t *out, rng *g, int64_t n)
     return k;
 }
 
-/* Fills the host's copies of what is near with NaN, or puts them back. */
+/* Fills host rows that have device copies with NaN, or restores them. */
 static void spoil(rig *r, unsigned char *const keep[2])
 {
     size_t row = row_bytes(&r->s);
@@ -136,7 +136,7 @@ static bool same_places(rig *r)
     return good && memcmp(count, r->want.count, sizeof count) == 0;
 }
 
-/* A decode step over random lists, on both copies. */
+/* Runs a decode step over random lists, on both stores. */
 static bool same_step(rig *r, rng *g)
 {
     device d = {.be = r->be};
@@ -204,7 +204,7 @@ static bool rig_open(rig *r, backend *be, const shape *s)
     r->plain = (kv_rows){.k = put(&r->d, zero, rows),
                          .v = put(&r->d, zero, rows),
                          .type = s->type,
-                         .turned = s->turned,
+                         .rotated = s->rotated,
                          .n_kv_heads = KV,
                          .head_dim = s->dim,
                          .cap = CAP};
@@ -223,7 +223,7 @@ static void test_shape(backend *be, const shape *s, int order)
     bool bits = true, places = true;
     write_rows(&r, &g, FILLED);
     for (int i = 0; i < STEPS; i++) {
-        if (i == STEPS / 2) r.n -= BACK; /* rows that were near are written anew */
+        if (i == STEPS / 2) r.n -= BACK; /* rewrites rows that had device copies */
         write_rows(&r, &g, 1);
         bits &= same_step(&r, &g);
         places &= same_places(&r);
@@ -240,15 +240,20 @@ static void test_shape(backend *be, const shape *s, int order)
 int main(void)
 {
     static const shape shapes[] = {
-        {8, 2, 2, DT_F16, 3, 8, 16, 0},          {6, 2, 1, DT_BF16, 0, 4, 8, 0},
-        {64, 2, 3, DT_F32, 2, 1, 4, 0},          {8, 4, 2, DT_F16, 2, 4, 8, 0},
-        {8, 1, 1, DT_F16, 1, 2, 16, 0},          {8, 2, 2, DT_F16, 0, 0, 8, 0},
-        {8, 2, 2, DT_F16, 4, 8, 0, 0},           {8, 0, 2, DT_F16, 4, 8, 8, 0},
-        {64, 2, 3, DT_Q8, 2, 4, 8, KV_TURNED_K}, {32, 2, 2, DT_Q4, 2, 4, 8, KV_TURNED_K | KV_TURNED_V},
+        {8, 2, 2, DT_F16, 3, 8, 16, 0},
+        {6, 2, 1, DT_BF16, 0, 4, 8, 0},
+        {64, 2, 3, DT_F32, 2, 1, 4, 0},
+        {8, 4, 2, DT_F16, 2, 4, 8, 0},
+        {8, 1, 1, DT_F16, 1, 2, 16, 0},
+        {8, 2, 2, DT_F16, 0, 0, 8, 0},
+        {8, 2, 2, DT_F16, 4, 8, 0, 0},
+        {8, 0, 2, DT_F16, 4, 8, 8, 0},
+        {64, 2, 3, DT_Q8, 2, 4, 8, KV_ROTATED_K},
+        {32, 2, 2, DT_Q4, 2, 4, 8, KV_ROTATED_K | KV_ROTATED_V},
         {96, 0, 2, DT_Q4, 4, 8, 8, 0},
     };
     backend *be = open_cuda();
-    if (!be) return 0; /* which has said so */
+    if (!be) return 0; /* the failure was reported */
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int order = 0; order < n_orders(); order++) test_shape(be, &shapes[i], order);
     check_end(be);

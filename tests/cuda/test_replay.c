@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Numbers that the host knows are arguments of ops: a step that runs through the updated graph of an earlier one, which
- * had other counts, gives the bits of one that is recorded anew; and a list of jobs those of jobs one by one. */
+/* Numbers known to the host are arguments of ops. A step that runs through the updated graph of an earlier one with
+ * other counts gives the bits of a freshly captured one. A list of jobs gives the bits of single jobs. */
 /* Builds: shim race */
 #include "config.h"
 
@@ -118,7 +118,7 @@ static buf take_room(backend *be, size_t bytes)
     return b;
 }
 
-/* Lists of kept rows, with scores that the steps make. */
+/* Lists of kept rows, with scores made by the steps. */
 static kept_rows kept_of(const room *o)
 {
     return (kept_rows){.at = o->rest[AT],
@@ -159,7 +159,7 @@ static void room_close(room *o)
     backend_close(o->be);
 }
 
-/* What is kept of a list: tokens [from, to) come, some go. */
+/* Eviction from a list: tokens [from, to) are appended, some are removed. */
 static void run_kept(room *o, int64_t from, int64_t to)
 {
     const evict_ops *op = o->be->ops->evict;
@@ -169,7 +169,7 @@ static void run_kept(room *o, int64_t from, int64_t to)
     op->prune(o->be, &kept, to - 1, &(keep_rule){.band = 450, .budget = 60, .recent = 5});
 }
 
-/* Memory blocks of the tokens up to `to`: masses of the band, blocks that are full now (at times none), scores, far
+/* Memory blocks of the tokens up to `to`: masses of the band, newly full blocks (sometimes none), scores, far
  * tokens. */
 static void run_blocks(room *o, int64_t from, int64_t to)
 {
@@ -196,7 +196,7 @@ static void run_blocks(room *o, int64_t from, int64_t to)
     op->list(o->be, &far);
 }
 
-/* Tables of hashes of the tokens up to `to`; samples of the last ones. */
+/* Hash tables of the tokens up to `to`; samples for the last ones. */
 static void run_tables(room *o, int64_t to)
 {
     const lsh_ops *op = o->be->ops->lsh;
@@ -250,8 +250,8 @@ static void run_words(room *o, const int64_t *from, const int64_t *to, size_t at
     }
 }
 
-/* Products with the keys before `to`, where the query is not that of the step before; votes of neighbours; copies of
- * rows. */
+/* Products with the keys before `to`, where the query differs from that of the previous step; votes of neighbours;
+ * copies of rows. */
 static void run_tokens(room *o, int64_t to)
 {
     const token_ops *op = o->be->ops->token;
@@ -274,7 +274,7 @@ static void run_tokens(room *o, int64_t to)
     op->gather(o->be, &copies, &rows, o->b[0][IDX], 20 + to % 7, o->rest[READ]);
 }
 
-/* Rows that lists name become codes, and f16. */
+/* Rows named by lists are quantized, and converted to f16. */
 static void run_demotion(room *o, int64_t from, int64_t to)
 {
     const kv_rows rows = {.k = o->b[0][K], .v = o->b[1][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP},
@@ -307,7 +307,7 @@ static void run_demotion(room *o, int64_t from, int64_t to)
     o->be->ops->codes->demote(o->be, &j);
 }
 
-/* The tokens [from, to) become clusters behind others; choices among them. */
+/* Clusters the tokens [from, to) after the existing clusters, and selects among all. */
 static void run_clusters(room *o, int64_t from, int64_t to, size_t at_once)
 {
     const kmeans_ops *means = o->be->ops->kmeans;
@@ -364,7 +364,7 @@ static void run_clusters(room *o, int64_t from, int64_t to, size_t at_once)
     for (size_t j = 0; j < JOBS; j += at_once) o->be->ops->cluster->choose(o->be, &c[j], at_once);
 }
 
-/* Every op that takes what the host knows, on the tokens [from[j], to[j]) of each job, which are new; `at_once` jobs a
+/* Runs every op with arguments known to the host on the new tokens [from[j], to[j]) of each job, `at_once` jobs per
  * call. */
 static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_once)
 {
@@ -476,7 +476,7 @@ static void test_replay(void)
     run_ops(&a, none, first, JOBS), run_ops(&b, none, first, JOBS);
     a.be->ops->sync(a.be), b.be->ops->sync(b.be);
     long made = shim_count(SHIM_MADE);
-    /* all have as many launches, and two graphs take turns; of b only the last is a step */
+    /* all have the same number of launches, and two graphs alternate; only the last run of b is a step */
     backend_step_begin(a.be), run_ops(&a, first, second, JOBS), backend_step_end(a.be);
     backend_step_begin(a.be), run_ops(&a, second, third, JOBS), backend_step_end(a.be);
     backend_step_begin(a.be), run_ops(&a, third, fourth, JOBS), backend_step_end(a.be);
@@ -484,7 +484,7 @@ static void test_replay(void)
     is_int(shim_count(SHIM_MADE) - made, 2, "%s, the third step runs through the first one's graph", where());
     run_ops(&b, first, second, JOBS), run_ops(&b, second, third, JOBS);
     backend_step_begin(b.be), run_ops(&b, third, fourth, JOBS), backend_step_end(b.be);
-    ok(same_rooms(&a, &b), "%s, an updated graph: the bits of a step recorded anew", where());
+    ok(same_rooms(&a, &b), "%s, an updated graph: the bits of a newly captured step", where());
     err e = {0};
     is_ok(backend_fault(a.be, &e), &e, "%s, no fault", where());
     room_close(&a), room_close(&b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Strategies over K and V rows of 8 and 4 bits (ops_rows.h): a prompt and steps of a model give on CUDA the logits that
- * they give on the CPU, also behind a second prompt. */
+/* Strategies over K and V rows of 8 and 4 bits (ops_rows.h): a prompt and steps of a model give the same logits on CUDA
+ * as on the CPU, also after a second prompt. */
 /* Builds: shim device */
 #include "config.h"
 
@@ -11,7 +11,7 @@
 
 enum { PROMPT = 41, SECOND = 19, STEPS = 6, ROWS = 2 * (STEPS + 1) };
 
-/* Each kind that takes rows in blocks. */
+/* Each kind of strategy that supports block rows. */
 static const char *const strategies[] = {
     "full",
     "streaming:budget=24",
@@ -34,9 +34,9 @@ static const char *const strategies[] = {
     "magicpig:K=3:L=12:sink=3:local=6:skip=0",
     "retroinfer:budget=24:sink=3:local=5:size=4:update=8",
 };
-/* What products of other orders leave is 1e-13 until they turn a code or a choice the other way, as they do between
- * levels of the CPU too, where q8 then leaves up to 4e-8. A step of q4 is 18 times one of q8, and its square counts:
- * here one code of all, of V of layer 0 under rot=kv, is 10 on one side and 11 on the other, and leaves up to 2e-5. */
+/* Differences due to the order of sums are 1e-13 until they flip a code or a selection. This also happens between
+ * levels of the CPU, where q8 then differs by up to 4e-8. A q4 step is 18 times a q8 step, and its square counts. Here
+ * a single code, of V in layer 0 under rot=kv, is 10 on one side and 11 on the other, which gives up to 2e-5. */
 static const struct {
     const char *text;
     double most;

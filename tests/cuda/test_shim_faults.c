@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What goes wrong with a device: none, too few, no memory, a call or a kernel that fails. Each is one line and a
- * status. */
+/* Device failures: no device, too few, no memory, a call or a kernel that fails. Each gives one line and a status. */
 /* Builds: shim */
 #include "config.h"
 
@@ -54,7 +53,7 @@ static void test_memory(void)
     shim_memory((size_t)1 << 30);
 }
 
-/* A model, and a session, that are larger than what is left: refused before anything of them is there. */
+/* A model and a session larger than the free memory are refused before any part is allocated. */
 static void test_plan(void)
 {
     backend *be;
@@ -62,7 +61,7 @@ static void test_plan(void)
     decoder *dec;
     session *s;
     attn_spec spec;
-    attn_options ao = {.kv = kv_exact(DT_F16)};
+    attn_options ao = {.kv = kv_plain(DT_F16)};
     decoder_options opt = {.chunk = 4};
     err e;
     if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
@@ -78,7 +77,7 @@ static void test_plan(void)
     is_ok(model_find(&m, tap_path("tests/data/models/qwen2-f16"), NULL, be, &e), &e, "a model without its weights");
     is_ok(session_check(m, &opt, &spec, session_of(16), &e), &e, "room for both");
     is_err(session_check(m, &opt, &spec, session_of(100000), &e), &e, ST_NOMEM, "out of memory: weights 0.2 MB, KV ",
-           "KV that does not fit beside the weights");
+           "KV that does not fit next to the weights");
     is_int(shim_count(SHIM_ALLOCS) - before, 0, "none of either was taken");
     model_close(m);
     shim_memory((size_t)1 << 30);
@@ -97,8 +96,8 @@ static void test_plan(void)
     shim_memory((size_t)1 << 30);
 }
 
-/* Each runtime call of a small run fails once: an error that names the backend, no crash, nothing kept. */
-static long last_call; /* of the last small run that was not about giving memory back */
+/* Each runtime call of a small run fails once: an error that names the backend, no crash, nothing leaked. */
+static long last_call; /* number of the last call of the small run before memory is released */
 
 static status small_run(err *e)
 {
@@ -107,7 +106,7 @@ static status small_run(err *e)
     decoder *dec = NULL;
     session *s = NULL;
     attn_spec spec;
-    attn_options ao = {.kv = kv_exact(DT_F16)};
+    attn_options ao = {.kv = kv_plain(DT_F16)};
     decoder_options opt = {.chunk = 4};
     int32_t ids[5] = {1, 2, 3, 4, 5};
     float *logits = NULL;
@@ -179,10 +178,10 @@ static void test_poisoned(void)
     backend_close(be);
 }
 
-/* What needs ops that a device lacks is refused when a session is made, with their names. */
+/* Strategies that need ops the device lacks are refused when a session is made; the message names the ops. */
 static void check_refused(decoder *dec, const char *name, const char *missing)
 {
-    attn_options ao = {.kv = kv_exact(DT_F16), .budget = 64};
+    attn_options ao = {.kv = kv_plain(DT_F16), .budget = 64};
     attn_spec spec;
     session *s;
     err e = {0};

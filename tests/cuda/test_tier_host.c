@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* --kv-tier host: rows in pinned memory give the same tokens as rows on the device, without a wait or an allocation in
- * a step; that memory is planned, its failure is told, and none of it is kept. The shim does work when it is waited
- * for. */
+ * a step. Pinned memory is planned, its failure is reported, and all of it is freed. The shim does deferred work when
+ * something waits for it. */
 /* Builds: shim */
 #include "config.h"
 
@@ -9,12 +9,12 @@
 #include "tests/cushim/shim.h"
 #include "tests/unit/session_util.h"
 
-/* Bytes that no plan tells: counts of three shares, of the tier, and in states. */
+/* COUNTERS: bytes outside of the memory plan, for counters of three layer groups, of the tier, and in states. */
 enum { N_PROMPT = 40, N_STEPS = 10, WARM = 4, LIMIT = 128, COUNTERS = 3 * READ_KINDS * 8 + 128 };
 
 static const struct {
     const char *strategy, *store, *tier;
-    int64_t longest; /* prompt of a store with codes; 0: any */
+    int64_t longest; /* longest prompt of a quantized store; 0: any */
 } cases[] = {
     {"full", "f16", "host:window=8:cache=4k", 0},
     {"quest:budget=16:page=4:skip=0", "f16", "host:window=0:cache=0", 0},
@@ -49,7 +49,7 @@ static status new_in(session **s, const engine_parts *p, const char *strategy, c
     return session_create(s, p->dec, &spec, (session_size){.n_tokens = LIMIT, .longest_prompt = longest}, e);
 }
 
-/* What queueing the steps behind the first `WARM` costs, and what a session reads. */
+/* Cost of queueing the steps after the first `WARM`, and the bytes a session reads. */
 typedef struct {
     long waits, allocs;
     host_counts moved;
@@ -129,7 +129,7 @@ static void test_memory(const engine_parts *p)
     is_int((long long)(shim_pinned_held() - pinned), 0, "nothing stays pinned");
     is_int((long long)shim_held(), (long long)held, "nor on the device");
     e = (err){0};
-    is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "and it goes on");
+    is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "and a new session works");
     session_free(s);
     ok(shim_calls() > before, "calls were made");
 }
@@ -138,15 +138,15 @@ static void test_refusals(const engine_parts *p)
 {
     session *s;
     err e = {0};
-    is_err(new_in(&s, p, "h2o", "f16", "host", 0, &e), &e, ST_UNSUPPORTED, "h2o: --kv-tier host: it drops tokens",
-           "h2o");
+    is_err(new_in(&s, p, "h2o", "f16", "host", 0, &e), &e, ST_UNSUPPORTED,
+           "h2o: --kv-tier host is not supported: it drops tokens, and each step reads all others", "h2o");
     e = (err){0};
     if (!is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "a session")) return;
     is_err(save_plain(s, "never-written.kv", &e), &e, ST_UNSUPPORTED, "--kv-tier host cannot be saved", "saving");
     session_free(s);
 }
 
-/* Each call of the runtime while a session is made fails once. */
+/* Each runtime call during the creation of a session fails once. */
 static void test_faults(void)
 {
     int silent = 0, kept = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for CUDA's header: the type and its conversions. */
+/* Stand-in for CUDA's header: the type and its conversions. */
 #ifndef TESTS_CUSHIM_CUDA_FP16_H
 #define TESTS_CUSHIM_CUDA_FP16_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for CUDA's header of this name where kernels are compiled for the host. */
+/* Stand-in for CUDA's header of this name, for kernels compiled for the host. */
 #ifndef TESTS_CUSHIM_CUDA_RUNTIME_H
 #define TESTS_CUSHIM_CUDA_RUNTIME_H
 
@@ -22,7 +22,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __noinline__
-/* Kernels with bounds begin with empty instructions, by which a launch knows them. */
+/* Kernels with launch bounds begin with empty instructions, which identify them at a launch. */
 #define SHIM_NOPS              5
 #define __launch_bounds__(...) __attribute__((patchable_function_entry(5)))
 
@@ -147,7 +147,7 @@ static inline void __threadfence()
     shim_fence();
 }
 
-/* Kernels add, or, and compare whole numbers only. */
+/* Kernels only add, or, and compare integers. */
 template <class T> T atomicAdd(T *p, T v)
 {
     shim_yield();
@@ -157,7 +157,7 @@ template <class T> T atomicCAS(T *p, T want, T v)
 {
     shim_yield();
     __atomic_compare_exchange_n(p, &want, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return want; /* what was there */
+    return want; /* the previous value */
 }
 template <class T> T atomicExch(T *p, T v)
 {
@@ -318,11 +318,11 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     strcpy(p->name, "host shim");
     return cudaSuccess;
 }
-/* Work for the stream: done at once, kept for a wait (shim_lazy), or made part of the graph that is recorded. what: the
- * kernel or kind of copy, which an executable graph cannot exchange. */
+/* Submits work to the stream: done at once, deferred until a wait (shim_lazy), or added to the graph being captured.
+ * what: the kernel or kind of copy, which an executable graph cannot exchange. */
 cudaError_t shim_submit(const void *what, std::function<void()> work);
 
-/* What a stream that is being recorded does not allow: the record is void then. */
+/* For calls that are not allowed while a stream is captured; they invalidate the capture. */
 #define SHIM_CALL_OUTSIDE()                                                                                            \
     SHIM_CALL();                                                                                                       \
     if (shim_capture_broken()) return cudaErrorStreamCaptureUnsupported
@@ -420,7 +420,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
-/* Without bounds a kernel may take 255 registers, of which a block of more than 256 threads does not have enough. */
+/* True if a block has enough registers. Without bounds a kernel may take 255, too many for a block of more than 256
+ * threads. */
 static inline bool shim_has_registers(const void *kernel, dim3 block)
 {
     if (block.x * block.y * block.z <= 256) return true;
@@ -435,7 +436,7 @@ static inline bool shim_has_registers(const void *kernel, dim3 block)
     return true;
 }
 
-/* Dynamic shared memory above 48 KiB that a kernel asked for; one a kernel. */
+/* Returns the dynamic shared memory above 48 KiB that a kernel requested; one variable per kernel. */
 template <class... P> size_t &shim_most_shared(void (*k)(P...))
 {
     static std::tuple<void (*)(P...), size_t> most[256];

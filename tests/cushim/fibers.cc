@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The threads of a block as fibers: barriers, warp operations, shared memory, and the order in which threads run. */
+/* The threads of a block as fibers: barriers, warp operations, shared memory, and the order of threads. */
 #include "tests/cushim/shim.h"
 
 #include <stdio.h>
@@ -38,19 +38,19 @@ enum { STACK = 64 << 10, MOST_THREADS = 1024, MOST_SHARED_ARRAYS = 32 };
 enum thread_state { READY, AT_BARRIER, AT_WARP, EXITED };
 
 struct fiber {
-    void *sp; /* where it goes on */
+    void *sp; /* stack pointer at which it resumes */
     char *stack;
     uint3 index;
     thread_state state;
     bool started;
-    const char *file; /* of what it waits at */
+    const char *file; /* location of the operation it waits at */
     int line, op, source;
     unsigned mask;
     const void *in;
     void *out;
     size_t size;
     void *fake_stack;
-    std::vector<shim_late_copy> copies; /* not made yet */
+    std::vector<shim_late_copy> copies; /* not yet executed */
     long copy_group;
 #ifndef __x86_64__
     ucontext_t context;
@@ -153,7 +153,8 @@ void arrived()
 #endif
 }
 
-/* The one place that switches: a processor foresees the return into a fiber that stands in the same place. */
+/* The only function that switches: a processor predicts the return into a fiber that was suspended at the same
+ * address. */
 __attribute__((noinline)) void switch_to(fiber *from, fiber *to, bool ends)
 {
 #ifdef ASAN_FIBERS
@@ -172,14 +173,14 @@ __attribute__((noinline)) void switch_to(fiber *from, fiber *to, bool ends)
     arrived();
 }
 
-/* The thread's turn: on a stack of its own, unless it has one. */
+/* Runs the thread, on its own stack if it has one, else on a new one. */
 void begin(int t)
 {
     if (!fibers[t].started) prepare(&fibers[t]);
     place(t);
 }
 
-/* The current thread waits: the next one goes on. */
+/* Suspends the current thread and resumes the next one. */
 void next_thread()
 {
     fiber *from = &fibers[current];
@@ -187,8 +188,8 @@ void next_thread()
     if (&fibers[current] != from) switch_to(from, &fibers[current], false);
 }
 
-/* A thread that ends leaves its stack to the next one if that has not begun: a kernel without barriers needs one stack.
- */
+/* Runs a thread. When it ends, the next thread that has not begun takes its stack: a kernel without barriers needs one
+ * stack. */
 void fiber_main()
 {
     arrived();
@@ -207,7 +208,7 @@ void fiber_main()
     }
 }
 
-/* Tops of stacks lie at different places of their pages, else all are in the same few sets of a cache. */
+/* Prepares a fiber. Stack tops have different page offsets; otherwise all would share a few sets of a cache. */
 void prepare(fiber *f)
 {
     if (!f->stack) {
@@ -219,7 +220,7 @@ void prepare(fiber *f)
     f->fake_stack = NULL;
 #ifdef __x86_64__
     void **top = (void **)(f->stack + STACK - ((uintptr_t)f->stack >> 12) % 16 * 256);
-    top[-1] = NULL; /* at entry the stack pointer is as after a call */
+    top[-1] = NULL; /* the stack pointer at entry must look like after a call */
     top[-2] = (void *)fiber_main;
     for (int i = 3; i <= 8; i++) top[-i] = NULL;
     f->sp = top - 8;
@@ -274,7 +275,7 @@ void *new_shared(const void *tag, size_t bytes)
 
 /* ---- warp operations ---- */
 
-/* Element i of a fragment of 16 or 8 bits. */
+/* Returns element i of a fragment of 16 or 8 bits. */
 float fragment_element(const unsigned *words, int i, int kind)
 {
     if (kind == SHIM_MMA_S8) return (float)(int8_t)(words[i / 4] >> 8 * (i % 4));
@@ -282,7 +283,7 @@ float fragment_element(const unsigned *words, int i, int kind)
     return kind == SHIM_MMA_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-/* D = A B + C of 16 x 8 x 16 halves or 16 x 8 x 32 bytes, in the layouts of PTX's mma.sync. */
+/* Computes D = A B + C of 16 x 8 x 16 halves or 16 x 8 x 32 bytes, in the layouts of PTX's mma.sync. */
 void multiply(fiber *warp, int lane0)
 {
     int kind = warp[lane0].source, per_word = kind == SHIM_MMA_S8 ? 4 : 2, depth = 8 * per_word;
@@ -291,7 +292,7 @@ void multiply(fiber *warp, int lane0)
         const shim_fragments *o = (const shim_fragments *)warp[l].in;
         int g = l / 4, t = l % 4;
         for (int i = 0; i < 6 * per_word; i++) {
-            int w = i / per_word, at = per_word * t + i % per_word; /* word 4 and 5: b */
+            int w = i / per_word, at = per_word * t + i % per_word; /* words 4 and 5: b */
             if (w < 4) A[g + 8 * (w % 2)][at + depth / 2 * (w / 2)] = fragment_element(o->a, i, kind);
             else B[at + depth / 2 * (w - 4)][g] = fragment_element(o->b, i - 4 * per_word, kind);
         }
@@ -312,7 +313,7 @@ int64_t combine(int op, int64_t a, int64_t b)
     return op == SHIM_MIN ? (a < b ? a : b) : (a > b ? a : b);
 }
 
-/* What one lane gets; in holds a copy of every lane's value. */
+/* Computes the result of one lane; in holds a copy of every lane's value. */
 void result(fiber *warp, int lane, const unsigned char in[32][16])
 {
     fiber *f = &warp[lane];
@@ -387,7 +388,7 @@ void shim_warp(int op, unsigned mask, const void *in, void *out, size_t size, in
     int lanes = n_threads - warp0;
     if ((mask & gone[warp0 / 32]) || (lanes < 32 && mask >> lanes))
         die("a mask that names a lane that is not there", file, line);
-    if (others) { /* all that wait with an overlapping mask agree, so one is enough */
+    if (others) { /* all that wait with an overlapping mask agree, so checking one is enough */
         const fiber *o = &fibers[warp0 + __builtin_ctz(others)];
         if (o->mask != mask || o->op != op || o->line != line)
             die("lanes of one mask at different warp operations", file, line);

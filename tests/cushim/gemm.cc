@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for cublasLt: a plain kernel's order and f32 sums, on inputs that were rounded as for the library. */
+/* Stand-in for cublasLt: the order of a plain kernel and f32 sums, on inputs rounded as for the library. */
 #include "kernels/cuda/cuda.cuh"
 
 struct cuda_gemm {

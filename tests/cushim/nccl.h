@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for NCCL's header of this name: what kernels/cuda/nccl.cu and the library in tests/cuda/fake_nccl.cc use of
- * it, with NCCL's values. */
+/* Stand-in for NCCL's header of this name: the part used by kernels/cuda/nccl.cu and the library in
+ * tests/cuda/fake_nccl.cc, with NCCL's values. */
 #ifndef TESTS_CUSHIM_NCCL_H
 #define TESTS_CUSHIM_NCCL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The build that does not look for races. */
+/* Stubs for the build without the race check. */
 #include "tests/cushim/races.h"
 
 void races_fresh(const void *, size_t)

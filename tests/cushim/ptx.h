@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What kernels/cuda/ptx.cuh writes in PTX, for the host. A copy to shared memory may happen at any time between
- * where it is asked for and where it is waited for: it is written twice, with all bits set and at last with its bytes,
- * so that the race check sees what still reads the old bytes or already reads the new ones. */
+/* Host versions of the PTX functions in kernels/cuda/ptx.cuh. An asynchronous copy to shared memory may happen at any
+ * time between its start and the wait for it. It is written twice: first with all bits set, and at the wait with its
+ * bytes. The race check thus sees accesses that still read the old bytes or already read the new ones. */
 #ifndef TESTS_CUSHIM_PTX_H
 #define TESTS_CUSHIM_PTX_H
 
@@ -19,7 +19,7 @@ static inline unsigned pack2(float lo, float hi, __half)
     return f32_to_f16(lo) | (unsigned)f32_to_f16(hi) << 16;
 }
 
-/* d += a b of one warp. */
+/* Computes d += a b for one warp. */
 template <class D> void shim_mma(D d[4], const unsigned a[4], const unsigned b[2], int kind, const char *f, int l)
 {
     shim_fragments in;
@@ -56,7 +56,7 @@ static inline void load_matrices(unsigned r[4], const void *row, SHIM_HERE)
         r[i] = ((const unsigned *)p)[shim_lane % 4];
     }
 }
-static inline void load_matrices_turned(unsigned r[4], const void *row, SHIM_HERE)
+static inline void load_matrices_transposed(unsigned r[4], const void *row, SHIM_HERE)
 {
     for (int i = 0; i < 4; i++) {
         uintptr_t p = shim_shuffle(~0u, (uintptr_t)row, 8 * i + shim_lane % 4 * 2, f, l);

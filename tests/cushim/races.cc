@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The race build: kernels are compiled with -fsanitize=thread, and its calls are answered here with CUDA's rules.
- * Each byte remembers its last write and two reads. Two accesses, one of them a write and not both atomic, must be
- * ordered: by the end of a launch, by a barrier of the block, or by __syncwarp. Blocks of one launch do not wait for
- * each other. One thing orders them: the threads of a block fence, then behind a barrier one of them changes a number
- * by an atomic operation; a block that changes the same number later sees all that, and what that block had seen,
- * behind its next barrier and a fence. */
+/* The race build: kernels are compiled with -fsanitize=thread, and its calls are handled here with CUDA's rules. Each
+ * byte remembers its last write and two reads. Two accesses, one of them a write and not both atomic, must be ordered:
+ * by the end of a launch, by a barrier of the block, or by __syncwarp. Blocks of one launch do not wait for each other
+ * and are ordered by one pattern only: the threads of a block fence, and after a barrier one of them changes a number
+ * by an atomic operation. A block that later changes the same number sees all that, and everything that block had seen,
+ * after its next barrier and a fence. */
 #include "tests/cushim/races.h"
 
 #include <dlfcn.h>
@@ -27,10 +27,10 @@ struct access {
 };
 
 enum { MOST_THREADS = 1024 };
-typedef std::unordered_map<uint32_t, uint32_t> barriers; /* of blocks: accesses before so many barriers */
+typedef std::unordered_map<uint32_t, uint32_t> barriers; /* per block: accesses before that many barriers */
 
-/* A block that has fenced: fences of each thread, and the barrier count at the last one; what it has seen of others,
- * and its own barrier count then. */
+/* A block that has fenced: fences of each thread with the barrier count at the last one, and what it has seen of others
+ * with its own barrier count then. */
 struct fenced_block {
     uint32_t fences[MOST_THREADS], at[MOST_THREADS];
     barriers seen, since;
@@ -74,7 +74,7 @@ fenced_block *block_of(uint32_t block)
     return it == fenced.end() ? NULL : &it->second;
 }
 
-/* Whether fences and atomic operations order an access of another block. */
+/* True if fences and atomic operations order an access of another block. */
 bool published(const access &o)
 {
     const fenced_block *by = block_of(o.block), *to = block_of(shim_now.block);
@@ -84,7 +84,7 @@ bool published(const access &o)
            to->at[shim_now.thread] > to->since.find(o.block)->second;
 }
 
-/* An atomic operation of this thread gives and takes. */
+/* Exchanges what is seen, at an atomic operation of this thread. */
 void exchange_seen(uintptr_t a)
 {
     fenced_block *b = block_of(shim_now.block);
@@ -204,7 +204,7 @@ bool shim_sees_races(void)
     {                                                                                                                  \
         visit((uintptr_t)p, n, true, false, PC);                                                                       \
     }
-/* Fibers change only where they ask to, so that an atomic operation is its plain form. */
+/* Fibers switch only on request, so an atomic operation can be its plain form. */
 #define FETCH(bits, name, expr)                                                                                        \
     uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t *p, uint##bits##_t v, int)                     \
     {                                                                                                                  \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the scheduler tells the race check; in the plain build (no_races.cc) nothing happens. */
+/* Events that the scheduler reports to the race check; in the plain build (no_races.cc) they do nothing. */
 #ifndef TESTS_CUSHIM_RACES_H
 #define TESTS_CUSHIM_RACES_H
 
@@ -7,9 +7,9 @@
 
 extern shim_where shim_now;
 
-/* Shared memory that nobody has written yet. */
+/* Marks shared memory as not yet written. */
 void races_fresh(const void *p, size_t bytes);
-/* Memory that is given back. */
+/* Marks memory as released. */
 void races_forget(const void *p, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The runtime that the stand-in headers call: devices, memory, one stream, and calls that fail on request. */
+/* The runtime called by the stand-in headers: devices, memory, one stream, and calls that fail on request. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -16,7 +16,7 @@ int n_devices = 2;
 size_t total = (size_t)1 << 30, held;
 long fail_at, n_calls;
 std::map<void *, size_t> blocks;
-std::map<const char *, size_t> pinned; /* host memory that copies and kernels may read and write later */
+std::map<const char *, size_t> pinned; /* host memory that copies and kernels may access later */
 size_t pinned_most = SIZE_MAX;
 long counts[SHIM_COUNTS];
 
@@ -35,7 +35,7 @@ void *new_block(size_t bytes)
 {
     if (!guarded()) return malloc(bytes ? bytes : 1);
     if (!region) region = (char *)mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    size_t at = region_used, room = bytes / PAGE * PAGE + 2 * PAGE; /* a page between blocks stays closed */
+    size_t at = region_used, room = bytes / PAGE * PAGE + 2 * PAGE; /* a page between blocks stays inaccessible */
     if (region == MAP_FAILED || at + room > REGION) return NULL;
     region_used += room;
     return region + at;
@@ -95,7 +95,7 @@ int shim_device_count(int *n)
     return n_devices > 0 ? cudaSuccess : n_devices == 0 ? cudaErrorNoDevice : cudaErrorInsufficientDriver;
 }
 
-/* Fresh memory is not zero. */
+/* Allocates device memory, filled with a nonzero pattern. */
 int shim_alloc(void **p, size_t bytes)
 {
     counts[SHIM_ALLOCS]++;
@@ -142,7 +142,7 @@ size_t shim_pinned_held(void)
     return sum;
 }
 
-/* Fresh memory is not zero. */
+/* Allocates pinned memory, filled with a nonzero pattern. */
 int shim_alloc_pinned(void **p, size_t bytes)
 {
     counts[SHIM_ALLOCS]++;
@@ -253,7 +253,7 @@ cudaError_t shim_submit(const void *what, std::function<void()> work)
     return cudaSuccess;
 }
 
-/* What is not pinned is read at once, and written behind a wait. */
+/* Copies. Unpinned memory is read immediately, and written after a wait. */
 int shim_copy(void *to, const void *from, size_t n, int kind)
 {
     static const char *const names[] = {"upload", "download", "copy"};
@@ -318,7 +318,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode)
     return cudaSuccess;
 }
 
-/* Ends the record even where the call fails: the device's stream does so too once its record is void. */
+/* Ends the capture even if the call fails: the device's stream also does so if its capture is invalid. */
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g)
 {
     bool was = recording;
@@ -355,7 +355,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecU
     for (size_t i = 0; same && i < x->nodes->size(); i++) same = (*x->nodes)[i].what == (*g->nodes)[i].what;
     if (!same) return cudaErrorGraphExecUpdateFailure;
     counts[SHIM_STALLS] += x->behind > n_done;
-    x->nodes = g->nodes; /* launches before this one keep what they had */
+    x->nodes = g->nodes; /* earlier launches keep their nodes */
     return cudaSuccess;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The shim itself, in its race build: kernels that are wrong on purpose, each in a process of its own, must be found.
- */
+/* Tests the shim itself, in its race build: deliberately wrong kernels, each in its own process, must be found. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -16,7 +15,7 @@ extern "C" {
 
 enum { N = 128 };
 
-/* ---- right ---- */
+/* ---- correct ---- */
 
 static __global__ void right_k(int *out)
 {
@@ -97,7 +96,7 @@ static __global__ void copied_too_soon_k(int *out)
     a[threadIdx.x] = make_uint4(1, 1, 1, 1);
     __syncthreads();
     unsigned x = a[N - 1 - threadIdx.x].x;
-    copy16_async(&a[threadIdx.x], out, true); /* others may still read what was there */
+    copy16_async(&a[threadIdx.x], out, true); /* others may still read the old content */
     copies_end_group();
     __syncthreads();
     copies_wait<0>();
@@ -148,7 +147,7 @@ static bool run(void (*k)(int *), unsigned blocks)
     return launch(k, dim3(blocks), dim3(N), 0, NULL, data) == cudaSuccess;
 }
 
-/* Exit status of a child that runs the kernel: 0 fine, 1 a race, SHIM_EXIT. */
+/* Returns the exit status of a child that runs the kernel: 0 fine, 1 a race, SHIM_EXIT. */
 static int outcome(void (*k)(int *), unsigned blocks)
 {
     int st = 0;
@@ -166,7 +165,7 @@ static int outcome(void (*k)(int *), unsigned blocks)
 
 /* ---- ptx.h ---- */
 
-/* What a copy leaves before it is waited for is neither the old bytes nor the new ones. */
+/* Before the wait, a copy shows neither the old bytes nor the new ones. */
 static __global__ void late_copy_k(int *out)
 {
     SHARED(uint4, a, [N]);
@@ -193,7 +192,7 @@ static void test_copies()
     ok(good, "a copy to shared memory happens where it is waited for");
 }
 
-/* Matrices as load_matrices gives them, and mma's fragments of the same numbers read one by one. */
+/* Compares matrices from load_matrices with mma's fragments of the same numbers read one by one. */
 static __global__ void fragments_k(const uint16_t *a, unsigned *out)
 {
     SHARED(uint4, tile, [32]); /* 16 x 16 halves */
@@ -201,19 +200,19 @@ static __global__ void fragments_k(const uint16_t *a, unsigned *out)
     const uint16_t *s = (const uint16_t *)tile;
     tile[l] = ((const uint4 *)a)[l];
     __syncthreads();
-    unsigned r[4], turned[4], bad = 0;
+    unsigned r[4], transposed[4], bad = 0;
     load_matrices(r, s + (l % 16) * 16 + l / 16 * 8);
-    load_matrices_turned(turned, s + (l % 16) * 16 + l / 16 * 8);
+    load_matrices_transposed(transposed, s + (l % 16) * 16 + l / 16 * 8);
     for (int i = 0; i < 4; i++) {
         const uint16_t *p = a + (g + 8 * (i % 2)) * 16 + 2 * t + 8 * (i / 2);
         const uint16_t *q = a + (2 * t + 8 * (i % 2)) * 16 + g + 8 * (i / 2);
         bad += r[i] != (p[0] | (unsigned)p[1] << 16);
-        bad += turned[i] != (q[0] | (unsigned)q[16] << 16);
+        bad += transposed[i] != (q[0] | (unsigned)q[16] << 16);
     }
     out[l] = bad;
 }
 
-/* D = A B + C of small whole numbers through the fragments of ptx.cuh. */
+/* Computes D = A B + C of small integers through the fragments of ptx.cuh. */
 static __global__ void product_k(const uint16_t *a, const uint16_t *b, float *d)
 {
     int g = (int)threadIdx.x / 4, t = (int)threadIdx.x % 4;
@@ -285,7 +284,7 @@ int main()
         {"a missing barrier", no_barrier_k, 1, 1},
         {"a missing __syncwarp, with a shuffle between", no_syncwarp_k, 1, 1},
         {"blocks add to one element", same_element_k, 2, 1},
-        {"a plain store beside atomics", plain_and_atomic_k, 2, 1},
+        {"a plain store concurrent with atomics", plain_and_atomic_k, 2, 1},
         {"shared memory that was never written", never_written_k, 1, 1},
         {"a copy over what is still read", copied_too_soon_k, 1, 1},
         {"the last block, fenced", last_block_k<true, true, true>, 2, 0},

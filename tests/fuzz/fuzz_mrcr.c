@@ -19,8 +19,9 @@ static void add(const char *name, const uint8_t *data, size_t n)
     if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n == 0)) abort();
     for (size_t i = 0; i < d.n; i++) {
         const mrcr_sample *s = samples_at(&d, i);
+        const prompter plain = {.wrap = WRAP_RAW};
         prompt_text t;
-        if (mrcr_text(&t, s, NULL, NULL, false, &e) != ST_OK || t.s[t.n] || strlen(t.s) != t.n) abort();
+        if (mrcr_text(&t, s, &plain, &e) != ST_OK || t.s[t.n] || strlen(t.s) != t.n) abort();
         if (s->answer.n == 0 || s->needles < 0) abort();
         mem_free(t.s);
     }

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const names[] = {"fier:g=4", "quest:page=2:min_pages=1", "pariskv:sink=1:local=1"};
     static backend *be;
     recall_run runs[3] = {{.seq = NULL}};
-    const attn_options o = {.budget = 4, .kv = kv_exact(DT_F16)};
+    const attn_options o = {.budget = 4, .kv = kv_plain(DT_F16)};
     const backend_options bo = {.device = "cpu", .n_threads = 1};
     err e = {0}; /* messages are built from the input too */
     if (!be && backend_open(&be, &bo, &e) != ST_OK) abort();

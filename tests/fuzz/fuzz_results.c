@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a file of results: one that is refused stays as it is, one that is taken goes on behind its whole lines.
- */
+/* Any bytes as a results file: a refused file stays as it is; an accepted one is continued after its complete lines. */
 #include "config.h"
 
 #include <stdint.h>
@@ -15,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* Whether the file begins with these bytes, or is these and no more. */
+/* True if the file starts with these bytes, or with no_more equals them. */
 static bool holds(int fd, const uint8_t *data, size_t n, bool no_more)
 {
     off_t size = lseek(fd, 0, SEEK_END);

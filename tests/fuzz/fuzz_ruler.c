@@ -34,10 +34,10 @@ static void read_questions(ruler_file format, const char *s, size_t n)
     if ((st == ST_OK) == (e.msg[0] != 0)) abort();
     for (size_t i = 0; st == ST_OK && i < qa.n_questions; i++) {
         const ruler_question *q = &qa.question[i];
-        if (q->n_own == 0 || q->own + q->n_own > qa.n_places || q->near + q->n_near > qa.n_places) abort();
+        if (q->n_own == 0 || q->own + q->n_own > qa.n_indices || q->near + q->n_near > qa.n_indices) abort();
     }
-    for (size_t i = 0; st == ST_OK && i < qa.n_places; i++)
-        if (qa.place[i] >= qa.n_documents) abort();
+    for (size_t i = 0; st == ST_OK && i < qa.n_indices; i++)
+        if (qa.index[i] >= qa.n_documents) abort();
     ruler_qa_close(&qa);
 }
 

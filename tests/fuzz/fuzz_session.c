@@ -110,7 +110,7 @@ static void put(const sample *s, size_t at, size_t n)
     if (pwrite(s->fd, s->p + at, n, (off_t)at) != (ssize_t)n) abort();
 }
 
-/* Where a change lies: as often in the rows as before them. */
+/* Returns the position of a change: as often in the rows as before them. */
 static size_t place_of(const sample *s, uint32_t x)
 {
     size_t at = x % (2 * s->state);

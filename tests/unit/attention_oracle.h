@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A naive attention layer to compare strategies with: raw keys, rotated in double at the slots that an
- * explicit list of stored positions gives them. */
+/* A naive attention layer to compare strategies with: raw keys, rotated in double at the slots given by an explicit
+ * list of stored positions. */
 #ifndef TESTS_UNIT_ATTENTION_ORACLE_H
 #define TESTS_UNIT_ATTENTION_ORACLE_H
 
@@ -16,7 +16,7 @@
 #include "tests/tap.h"
 #include "tests/unit/devices.h"
 
-/* Most heads and channels that a test uses; rig_layout takes fewer. */
+/* Largest number of heads and channels; rig_layout may use fewer. */
 #ifndef T_HEADS
 #define T_HEADS 4
 #define T_KV    2
@@ -56,7 +56,7 @@ static inline double rotated_dot(const world *w, const float *q, int64_t qs, con
     return s;
 }
 
-/* Output of query position p at slot qs over n keys: pos[i] their positions, slot[i] their slots. */
+/* Computes the output of query position p at slot qs over n keys: pos[i] are their positions, slot[i] their slots. */
 static inline void oracle_attend(const world *w, int layer, int64_t p, int64_t qs, const int64_t *pos,
                                  const int64_t *slot, int64_t n, float out[T_HEADS][T_DIM])
 {
@@ -117,7 +117,7 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     return ST_OK;
 }
 
-/* Bytes of one row of q and out, of k and v. */
+/* Returns the bytes of one row of q and out, and of k and v. */
 static inline size_t rig_q_row(const rig *r)
 {
     return (size_t)(r->shape.n_heads * r->shape.head_dim) * sizeof(float);
@@ -128,7 +128,7 @@ static inline size_t rig_kv_row(const rig *r)
     return (size_t)(r->shape.n_kv_heads * r->shape.head_dim) * sizeof(float);
 }
 
-/* From here on the model has these heads: with T_DIM channels the first ones of the world's. */
+/* Sets the heads of the model from now on; with fewer than T_DIM channels it uses the first ones of the world. */
 static inline status rig_layout(rig *r, int n_heads, int n_kv_heads, int dim, err *e)
 {
     attn_work_free(r->work);
@@ -155,7 +155,7 @@ static inline void rig_close(rig *r)
     backend_close(r->be);
 }
 
-/* One forward of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
+/* Runs one forward pass of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
 static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows, float (*out)[T_HEADS][T_DIM])
 {
     const backend_ops *op = r->be->ops;
@@ -183,7 +183,7 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
     attn_end(r->work, step);
 }
 
-/* A prompt of n tokens in chunks, for n_seq sequences that share it; out[T_LAYERS][n] in full. */
+/* Runs a prompt of n tokens in chunks, for n_seq sequences that share it; out [T_LAYERS][n], complete. */
 static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, int64_t chunk,
                               float (*out)[T_HEADS][T_DIM])
 {
@@ -205,7 +205,7 @@ static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, i
     }
 }
 
-/* One decode step of n_seq sequences; out [T_LAYERS][n_seq]. */
+/* Runs one decode step of n_seq sequences; out [T_LAYERS][n_seq]. */
 static inline void rig_decode(rig *r, attn_seq **seq, size_t n_seq, float (*out)[T_HEADS][T_DIM])
 {
     int64_t pos[RIG_SEQS];
@@ -217,19 +217,19 @@ static inline void rig_decode(rig *r, attn_seq **seq, size_t n_seq, float (*out)
 static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv, int64_t n_tokens, err *e)
 {
     static attn_spec spec;
-    attn_options o = {.kv = kv_exact(kv)};
+    attn_options o = {.kv = kv_plain(kv)};
     attn_limits lim = {.n_tokens = n_tokens, .chunk = (int64_t)r->rows};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
 }
 
-/* n decode steps; their outputs go to out [n][T_LAYERS], which may be NULL. */
+/* Runs n decode steps; out [n][T_LAYERS] may be NULL. */
 static inline void rig_steps(rig *r, attn_seq *s, int n, head_rows *out)
 {
     for (int i = 0; i < n; i++) rig_decode(r, &s, 1, out ? out + i * T_LAYERS : NULL);
 }
 
-/* U6: a sequence of n_tokens, which is full, holds what was planned. */
+/* U6: a full sequence of n_tokens uses the planned memory. */
 static inline void rig_check_plan(const rig *r, const attn_seq *s)
 {
     err e = {0};
@@ -241,7 +241,7 @@ static inline void rig_check_plan(const rig *r, const attn_seq *s)
        "%s: the plan is what a full sequence holds (U6)", text);
 }
 
-/* Checks on each device, with a rig of its own; no op leaves a fault. */
+/* Runs the checks on each device with a new rig; no op may leave a fault. */
 static inline void rig_each(const char *const *devices, int n, const world *w, size_t rows, void (*check)(rig *r))
 {
     for (int d = 0; d < n; d++) {
@@ -254,7 +254,7 @@ static inline void rig_each(const char *const *devices, int n, const world *w, s
     }
 }
 
-/* Creation where each allocation fails in turn: always an error, and nothing is left behind (sanitizers see it).
+/* Creates a sequence where each allocation fails in turn: always an error, and nothing leaks (checked by sanitizers).
  * There are at least `least` allocations. */
 static inline void rig_check_oom(rig *r, const char *text, long least)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the methods of a test run on: tests/list.sh says which tests are built for CUDA too. */
+/* Backends that the methods of a test run on; tests/list.sh lists the tests that are also built for CUDA. */
 #ifndef TESTS_UNIT_DEVICES_H
 #define TESTS_UNIT_DEVICES_H
 
@@ -13,8 +13,8 @@ static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"cuda"};
 #else
 static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"ref", "cpu"};
 #endif
-/* Attention over the same values in rows of two types: the same bits on a CPU; a device reads rows of another type by
- * other threads, so that sums are added in another order (NMSE at most 1e-10). */
+/* Compares attention over the same values in rows of two types: the same bits on a CPU. A device reads rows of another
+ * type with other threads, so that the order of sums differs (NMSE at most 1e-10). */
 static inline bool rows_agree(const float *got, const float *want, size_t n)
 {
 #ifdef ON_CUDA
@@ -30,8 +30,8 @@ static inline bool rows_agree(const float *got, const float *want, size_t n)
 #endif
 }
 
-/* Whether attention of decode steps multiplies codes as they are, with queries and weights of 16 bits (ops_rows.h), on
- * a backend that says this about itself. */
+/* True if attention of decode steps multiplies codes directly, with queries and weights of 16 bits (ops_rows.h), on a
+ * backend with this description. */
 static inline bool multiplies_codes(const char *about)
 {
     return strstr(about, "AVX-512 VNNI") || strstr(about, "AVX2");

@@ -9,7 +9,7 @@
 #include "kernels/base/rng.h"
 #include "kernels/draw.h"
 
-/* Equal values; all different; what is not finite; all equal; a steep one; nothing finite; one value far above. */
+/* Kinds of logits: with ties; all different; with non-finite ones; all equal; steep; none finite; one far above. */
 enum { KINDS = 7 };
 
 static void make_row(float *x, size_t n, int kind, rng *r)

@@ -31,7 +31,7 @@ static inline bool refused(kvasir_status st, kvasir_status want, const char *par
     return yes;
 }
 
-/* Options of a model on one thread, whose sessions have at most ctx tokens. */
+/* Returns options of a model on one thread, whose sessions have at most ctx tokens. */
 static inline kvasir_options small_options(int64_t ctx)
 {
     return (kvasir_options){.struct_size = sizeof(kvasir_options),

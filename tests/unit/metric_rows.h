@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of tests/data/metrics, behind a header that says what made them. */
+/* Rows of tests/data/metrics, after a header with their origin. */
 #ifndef TESTS_METRIC_ROWS_H
 #define TESTS_METRIC_ROWS_H
 
@@ -19,7 +19,7 @@ typedef struct {
     size_t n;
 } metric_rows;
 
-/* False, after a failed check, where there is no such file or header. */
+/* Returns false, after a failed check, if the file or its header does not exist. */
 static inline bool rows_open(metric_rows *m, const char *name)
 {
     char rel[128];
@@ -32,7 +32,7 @@ static inline bool rows_open(metric_rows *m, const char *name)
               name);
 }
 
-/* The next row (json_decref), NULL at the end. */
+/* Returns the next row (json_decref), NULL at the end. */
 static inline json_t *rows_next(metric_rows *m)
 {
     json_t *j;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The weights of dense models, whose layers are an attention and a SwiGLU block. */
+/* The weights of dense models, whose layers consist of an attention and a SwiGLU block. */
 #ifndef TESTS_MODEL_BLOCKS_H
 #define TESTS_MODEL_BLOCKS_H
 

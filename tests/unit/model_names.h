@@ -12,4 +12,6 @@ static const char *const MODEL_NAMES[] = {
     "qwen2-swa-f32",
     "qwen3-bf16",
     "qwen3-f32-sharded-tied",
+    "phi3-longrope-f16",
+    "ministral3-vision-f16",
 };

@@ -25,7 +25,7 @@ static inline bool oom_next(oom_run *o)
     return true;
 }
 
-/* left: address of a pointer that must be NULL after a failure; NULL: none. */
+/* Records one run. left: address of a pointer that must be NULL after a failure; NULL: none. */
 static inline void oom_saw(oom_run *o, status st, const void *left)
 {
     const void *p = NULL;
@@ -35,7 +35,7 @@ static inline void oom_saw(oom_run *o, status st, const void *left)
     o->bad |= st != ST_OK && (st != ST_NOMEM || o->e.code != st || !o->e.msg[0] || p);
 }
 
-/* least: there are more allocations than that. */
+/* Checks the runs. least: there must be more allocations than that. */
 static inline bool oom_ok(const oom_run *o, long least, const char *what)
 {
     return ok(o->done && !o->bad && o->n - 1 > least, "%s: each of %ld failing allocations is ST_NOMEM", what,

@@ -9,9 +9,9 @@
 
 enum { CODE_GROUP = 16, CODE_RUN = 32 };
 enum { ONE_LIST, LIST_PER_KV, LIST_PER_HEAD };
-enum { SEEN_ALL, SEEN_KPOS, SEEN_AT }; /* entries without positions, in a row of them, or each with its own */
+enum { SEEN_ALL, SEEN_KPOS, SEEN_AT }; /* entries without positions, with consecutive ones, or each with its own */
 
-/* bits 0: exact rows; codes by token have zero points. */
+/* bits 0: exact rows. Rows quantized by token have zero points. */
 typedef struct {
     size_t n_tok, kv, group, dim, n;
     dtype type;
@@ -25,7 +25,7 @@ static UNUSED_OK size_t op_lists(const op_shape *s)
     return s->lists == ONE_LIST ? 1 : s->lists == LIST_PER_KV ? s->kv : s->kv * s->group;
 }
 
-/* Pairs (a, b), with which codes give numbers of about the rows' size. */
+/* Returns pairs (a, b) for which codes give numbers of about the rows' size. */
 static UNUSED_OK buf op_pairs(op_run *x, size_t n_pairs, size_t dim, bool by_channel, bool zero_point, int bits)
 {
     uint16_t *h = xmalloc(4 * n_pairs);
@@ -41,7 +41,8 @@ static UNUSED_OK buf op_pairs(op_run *x, size_t n_pairs, size_t dim, bool by_cha
     return out;
 }
 
-/* n rows of any type; of those in blocks any codes, and scales with which they give numbers of about that size. */
+/* Returns n rows of any type. Block rows have random codes, and scales for which they give numbers of about that
+ * size. */
 static UNUSED_OK buf op_held(op_run *x, size_t n, size_t dim, dtype type)
 {
     if (!dtype_in_qblocks(type)) return op_as(x, n * dim, type);
@@ -58,17 +59,17 @@ static UNUSED_OK buf op_held(op_run *x, size_t n, size_t dim, dtype type)
     return out;
 }
 
-/* A store of kv heads and cap slots; rows in blocks are turned in both halves, in one, or in none. Of one with codes
- * two rows of three of K and three of five of V are codes, in other places than their exact rows. */
+/* Returns a store of kv heads and cap slots. Block rows are rotated in both halves, in one, or in none. In a quantized
+ * store two of three rows of K and three of five of V are quantized, with other indices than their exact rows. */
 static UNUSED_OK kv_rows op_rows(op_run *x, size_t kv, size_t dim, size_t cap, dtype type, int bits, bool by_token)
 {
     kv_rows r = {.type = type, .n_kv_heads = kv, .head_dim = dim, .cap = cap};
-    r.turned = dtype_in_qblocks(type) ? cap % 4 : 0;
+    r.rotated = dtype_in_qblocks(type) ? cap % 4 : 0;
     r.k = op_held(x, kv * cap, dim, type);
     r.v = op_held(x, kv * cap, dim, type);
     if (!bits) return r;
     size_t code_cap = (cap + CODE_GROUP - 1) / CODE_GROUP * CODE_GROUP, n = kv * code_cap;
-    bool zero = by_token && cap % 2; /* the other half as hf2:zero=float has them */
+    bool zero = by_token && cap % 2; /* the other half as in hf2:zero=float */
     kv_codes c = {
         .bits = bits, .by_token = by_token, .zero_point = zero, .cap = code_cap, .group = CODE_GROUP, .run = CODE_RUN};
     size_t bytes = n * codes_row_bytes(&c, dim), runs = codes_runs(&c, dim);
@@ -92,8 +93,8 @@ static UNUSED_OK kv_rows op_rows(op_run *x, size_t kv, size_t dim, size_t cap, d
     return r;
 }
 
-/* A job without results. Lists start at different entries and the last of several is empty; queries stand at the end of
- * the keys, so that the first may see none. */
+/* Returns a job without results. Lists start at different entries, and the last of several is empty. Queries are at the
+ * end of the keys, so that the first may see none. */
 static UNUSED_OK attn_job op_attn(op_run *x, const op_shape *s)
 {
     size_t heads = s->kv * s->group, lists = op_lists(s), cap = s->n + 70, stride = s->n + 24;
@@ -119,7 +120,7 @@ static UNUSED_OK attn_job op_attn(op_run *x, const op_shape *s)
                   .rounded = s->rounded};
     j.rows = op_rows(x, s->kv, s->dim, cap, s->type, s->bits, s->by_token);
     j.q = op_floats(x, s->n_tok * heads * s->dim);
-    if (!s->idx && lists == 1 && s->n % 2) j.first = range[0], j.n_max = range[1]; /* what the host knows */
+    if (!s->idx && lists == 1 && s->n % 2) j.first = range[0], j.n_max = range[1]; /* known to the host */
     else j.range = op_in(x, range, 16 * lists);
     if (s->idx) j.idx = op_in(x, idx, 4 * lists * stride);
     j.qpos = op_in(x, qpos, 8 * s->n_tok);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops by a table. A case calls ops of one backend on data that its seed gives, in memory of that backend, and says how
- * each result compares with that of `ref`. Every case runs on ref, then at each level of the CPU with one thread and
- * with three, which must give the same bits, or on CUDA in two orders of threads, which must too. Buffers have their
- * exact size, so that sanitizers see every access behind an end. */
+/* Table-driven tests of ops. A case calls ops of one backend on data generated from its seed, in memory of that
+ * backend, and states how each result compares with that of `ref`. Every case runs on ref, then at each level of the
+ * CPU with one thread and with three, or on CUDA in two orders of threads. Both runs must give the same bits. Buffers
+ * have their exact size, so that sanitizers detect every access past an end. */
 #ifndef TESTS_UNIT_OP_TABLE_H
 #define TESTS_UNIT_OP_TABLE_H
 
@@ -10,9 +10,9 @@
 
 enum { OP_BUFS = 96, OP_PARAMS = 10, OP_SAMES = 300, OP_MARK = 0x5a };
 
-/* How a result compares. `most` bounds what is named. */
+/* Comparison of a result. `most` is the limit of the named quantity. */
 typedef enum {
-    IN,   /* it is no result */
+    IN,   /* input, not a result */
     BITS, /* equal bytes */
     NMSE, /* sum of squared differences over the sum of squares; floats from here on */
     MSE,  /* mean of squared differences, for what may be close to 0 */
@@ -23,7 +23,7 @@ typedef enum {
 /* One case on one backend. */
 typedef struct {
     backend *be;
-    rng r; /* the same on all */
+    rng r; /* the same on all backends */
     struct {
         buf b;
         size_t bytes;
@@ -37,16 +37,16 @@ typedef struct {
         const char *what;
     } same[OP_SAMES];
     int n, n_same;
-    bool any_bits; /* threads and orders may change bits: a vendor's library */
-    bool one_bits; /* all levels have the same, though not those of ref */
+    bool any_bits; /* threads and orders may change bits: a vendor library */
+    bool one_bits; /* all levels have the same bits, possibly other ones than ref */
     bool failed;
     char why[120];
 } op_run;
 
 typedef void op_fn(op_run *x, const int64_t *p);
 
-/* An op, or what a few do together. Case i has of the first parameter value i mod n, of the others random ones. Shim
- * and race build run one case in so many. */
+/* A test of an op, or of a few together. Case i has value i mod n of the first parameter and random values of the
+ * others. The shim and race builds run one of this many cases. */
 typedef struct {
     const char *name;
     op_fn *run;
@@ -69,7 +69,7 @@ static UNUSED_OK bool op_on_cuda(const op_run *x)
     return strncmp(x->be->name, "cuda", 4) == 0;
 }
 
-/* The first failure of a case is told. */
+/* Prints the first failure of a case. */
 static UNUSED_OK __attribute__((format(printf, 3, 4))) void op_note(op_run *x, bool good, const char *fmt, ...)
 {
     va_list ap;
@@ -97,7 +97,7 @@ static UNUSED_OK buf op_buf(op_run *x, const void *from, size_t bytes, op_rule r
     return b;
 }
 
-/* An argument; from NULL: zeros. */
+/* Adds an argument; from NULL: zeros. */
 static UNUSED_OK buf op_in(op_run *x, const void *from, size_t bytes)
 {
     return op_buf(x, from, bytes, IN, 0);
@@ -114,13 +114,13 @@ static UNUSED_OK buf op_range(op_run *x, int64_t first, int64_t n)
     return op_in(x, r, sizeof r);
 }
 
-/* A result that begins as `from`. */
+/* Adds a result that is initialized with `from`. */
 static UNUSED_OK buf op_inout(op_run *x, const void *from, size_t bytes, op_rule rule, double most)
 {
     return op_buf(x, from, bytes, rule, most);
 }
 
-/* A result; what an op leaves alone holds OP_MARK. */
+/* Adds a result; parts that an op does not write keep OP_MARK. */
 static UNUSED_OK buf op_out(op_run *x, size_t bytes, op_rule rule, double most)
 {
     void *mark = xmalloc(bytes);
@@ -130,14 +130,14 @@ static UNUSED_OK buf op_out(op_run *x, size_t bytes, op_rule rule, double most)
     return b;
 }
 
-/* Bytes of rows that an op reports as read, at the start some. */
+/* Adds a counter of bytes read, with a nonzero initial value. */
 static UNUSED_OK buf op_read(op_run *x)
 {
     static const uint64_t some[READ_KINDS] = {100, 200, 300, 400};
     return op_inout(x, some, sizeof some, BITS, 0);
 }
 
-/* Uniform in [-1, 1). */
+/* Adds uniform values in [-1, 1). */
 static UNUSED_OK buf op_floats(op_run *x, size_t n)
 {
     float *f = random_f32(&x->r, n);
@@ -154,13 +154,13 @@ static UNUSED_OK buf op_as(op_run *x, size_t n, dtype t)
     return b;
 }
 
-/* In [lo, hi]. */
+/* Returns a number in [lo, hi]. */
 static UNUSED_OK int64_t op_int(op_run *x, int64_t lo, int64_t hi)
 {
     return lo + (int64_t)(rng_next(&x->r) % (uint64_t)(hi - lo + 1));
 }
 
-/* What lies there now; to: on the heap. */
+/* Returns a heap copy of the current content. */
 static UNUSED_OK void *op_see(op_run *x, buf b, size_t bytes)
 {
     void *to = xmalloc(bytes);
@@ -168,7 +168,7 @@ static UNUSED_OK void *op_see(op_run *x, buf b, size_t bytes)
     return to;
 }
 
-/* Both hold the same bytes now. */
+/* Checks that both have the same bytes now. */
 static UNUSED_OK void op_equal(op_run *x, buf a, buf b, size_t bytes, const char *what)
 {
     void *p = op_see(x, a, bytes), *q = op_see(x, b, bytes);
@@ -176,7 +176,7 @@ static UNUSED_OK void op_equal(op_run *x, buf a, buf b, size_t bytes, const char
     free(p), free(q);
 }
 
-/* After the case both hold the same bytes. */
+/* Checks that both have the same bytes after the case. */
 static UNUSED_OK void op_same(op_run *x, buf a, buf b, size_t bytes, const char *what)
 {
     if (x->n_same == OP_SAMES) {
@@ -226,10 +226,11 @@ static UNUSED_OK double op_error(op_rule rule, const float *got, const float *wa
     return rule == MSE ? sum / (double)n : worst;
 }
 
-/* got's rules hold; strict: all results are equal to the bit. */
+/* Checks got's rules; strict: all results are equal to the bit. */
 static UNUSED_OK void op_compare(op_run *got, const op_run *want, bool strict)
 {
-    op_note(got, got->n == want->n || want->n == 0, "%d buffers, not %d", got->n, want->n); /* 0: not for ref */
+    op_note(got, got->n == want->n || want->n == 0, "%d buffers, not %d", got->n,
+            want->n); /* 0: not supported by ref */
     for (int k = 0; k < got->n && k < want->n; k++) {
         size_t bytes = got->part[k].bytes;
         op_rule rule = got->part[k].rule;
@@ -254,13 +255,13 @@ static UNUSED_OK void op_tell(group *g, const op_run *x, int i, const op_test *t
     group_note(g, !x->failed, "case %d (%s ):%s", i, text, x->why);
 }
 
-/* What a case is run on: the first backend is compared with ref, the second with the first. */
+/* Backends of a case: the first is compared with ref, the second with the first. */
 typedef struct {
     const char *level;
     backend *be[2];
 } op_level;
 
-/* first: what the first level got, which it fills in; its results last until the case ends. */
+/* first: results of the first level, which fills it in; its buffers last until the case ends. */
 static UNUSED_OK void op_case(group *g, const op_level *l, const op_test *t, int i, const op_run *want, op_run *first)
 {
     op_run got, again;
@@ -272,7 +273,7 @@ static UNUSED_OK void op_case(group *g, const op_level *l, const op_test *t, int
     op_compare(&got, want, false);
     if (got.one_bits && first->be) op_compare(&got, first, true);
     op_tell(g, &got, i, t, p);
-#ifdef CUDA_RACE /* a race shows in any order */
+#ifdef CUDA_RACE /* any order shows a race */
     *first = got;
     return;
 #endif
@@ -312,8 +313,8 @@ static UNUSED_OK int op_open(op_level level[N_ALL_LEVELS])
     return n;
 }
 
-/* Of up to four fifths of a table's cases, on the shim eleven twelfths. Where all run on a CPU, those that stay have
- * every value of the first parameter. */
+/* True for cases that are skipped: up to four fifths of a table's, on the shim eleven twelfths. Where all run on a CPU,
+ * the remaining ones include every value of the first parameter. */
 static UNUSED_OK bool op_extra(const op_test *t, int i, int step)
 {
     int n = (int)t->param[0].n, apart = t->cases / n < 5 ? t->cases / n : 5;
@@ -321,7 +322,7 @@ static UNUSED_OK bool op_extra(const op_test *t, int i, int step)
     return apart >= 3 && (i % n + i / n) % apart != 0;
 }
 
-/* Runs a table on all backends; true: it can be (there is a device). */
+/* Runs a table on all backends; returns false if it cannot run (no device). */
 static UNUSED_OK bool op_table(const op_test *t, size_t n_tests)
 {
     op_level level[N_ALL_LEVELS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* For tests that compare a backend with ref: backends by level, random data, and checks that put a
- * whole list of shapes into one TAP line. Buffers are plain heap blocks of the exact size, so that
- * sanitizers see every access behind an end. */
+/* For tests that compare a backend with ref: backends by level, random data, and checks that put a whole list of shapes
+ * into one TAP line. Buffers are plain heap blocks of the exact size, so that sanitizers detect every access past an
+ * end. */
 #ifndef TESTS_UNIT_OPS_UTIL_H
 #define TESTS_UNIT_OPS_UTIL_H
 
@@ -32,7 +32,7 @@ static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16"};
 #endif
 enum { N_ALL_LEVELS = sizeof ALL_LEVELS / sizeof ALL_LEVELS[0] };
-/* One TAP line over many cases: the first failing case is told. */
+/* One TAP line for many cases; it shows the first failing case. */
 typedef struct {
     int n_cases, n_bad;
     char first[200];
@@ -54,7 +54,7 @@ static UNUSED_OK void group_end(group *g, const char *name, const char *level)
     if (g->n_bad) printf("#   %d of %d failed, the first: %s\n", g->n_bad, g->n_cases, g->first);
 }
 
-/* sum (got - want)^2 / sum want^2; equal infinities count as equal; anything else not finite: 1e30. */
+/* Returns sum (got - want)^2 / sum want^2. Equal infinities count as equal; any other non-finite value gives 1e30. */
 static UNUSED_OK double nmse(const float *got, const float *want, size_t n)
 {
     double num = 0, den = 0;
@@ -75,7 +75,7 @@ static UNUSED_OK void *xmalloc(size_t n)
     return p;
 }
 
-/* Uniform in [-1, 1). */
+/* Returns uniform values in [-1, 1). */
 static UNUSED_OK float *random_f32(rng *r, size_t n)
 {
     float *p = xmalloc(4 * n);
@@ -98,8 +98,8 @@ static UNUSED_OK buf at(const void *p)
     return (buf){(unsigned char *)(uintptr_t)p};
 }
 
-/* The host's shim is slow: of the cases that `n` counts it runs one in `plain`, its race build one in `race`. Of these
- * all but one in 18 may be left out. */
+/* True if a case is skipped. Since the host's shim is slow, it runs one in `plain` of the cases counted by `n`, and its
+ * race build one in `race`. Of these all but one in 18 may be skipped. */
 static UNUSED_OK bool leaves_out(int *n, int plain, int race)
 {
 #ifdef CUDA_SHIM
@@ -117,7 +117,7 @@ static UNUSED_OK bool left_out(int plain, int race)
     return leaves_out(&n, plain, race);
 }
 
-/* At a program's end. */
+/* Checks for races at the end of a program. */
 static UNUSED_OK void check_races(void)
 {
 #ifdef CUDA_SHIM
@@ -132,7 +132,7 @@ static UNUSED_OK backend *open_ref(void)
     return &ref;
 }
 
-/* At a program's start: true, and all of it is skipped, where it is to run on a device and there is none. */
+/* True, with all checks skipped, if the program is to run on a device and there is none. */
 static UNUSED_OK bool no_device(void)
 {
 #ifdef CUDA_DEVICE
@@ -144,7 +144,7 @@ static UNUSED_OK bool no_device(void)
     return false;
 }
 
-/* NULL, and one skipped check, where the machine lacks the level. */
+/* Opens a backend of a level. Returns NULL, with one skipped check, if the machine lacks it. */
 static UNUSED_OK backend *open_level(const char *level, int n_threads)
 {
     backend *be;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model of which some tokens have keys, values or logits beyond a range. */
+/* A model in which some tokens have keys, values or logits out of range. */
 #ifndef TESTS_UNIT_POISON_H
 #define TESTS_UNIT_POISON_H
 
@@ -17,7 +17,7 @@ typedef enum { POISON_KEYS, POISON_VALUES, POISON_LOGIT } poison_kind;
 static float poison_embed[U_VOCAB * P_HIDDEN], poison_out[P_LAYERS][P_HIDDEN * P_HIDDEN],
     poison_down[P_LAYERS][P_HIDDEN * P_FFN], poison_in[P_KV * P_HIDDEN];
 
-/* Makes w point to `copy`, and returns that. */
+/* Makes w point to `copy`, and returns `copy`. */
 static inline float *poison_copy(weight *w, float *copy)
 {
     if (w->p.p != (unsigned char *)copy) memcpy(copy, w->p.p, w->rows * w->cols * sizeof *copy);
@@ -25,8 +25,8 @@ static inline float *poison_copy(weight *w, float *copy)
     return copy;
 }
 
-/* In POISON_MODEL, hidden channel 0 becomes that of the token fed last: 100 from first_bad on, else 0. With it keys or
- * values of `layer` reach 1e5 and more, or the logit of token 0 exceeds the range of float32. */
+/* Modifies POISON_MODEL: hidden channel 0 depends on the token fed last, 100 from first_bad on, else 0. It makes keys
+ * or values of `layer` reach 1e5 and more, or the logit of token 0 exceed the range of float32. */
 static inline void poison(model *m, poison_kind kind, int layer, int first_bad)
 {
     float *embed = poison_copy(&m->embed, poison_embed);

@@ -10,20 +10,20 @@
 #include "attention/store.h"
 
 enum {
-    GROWS = 1,       /* what is generated is never evicted: U7 is about the first prompt */
+    GROWS = 1,       /* generated tokens are never evicted: U7 concerns the first prompt */
     MISSES = 2,      /* the current token may be missed (force=none, as in Quest's evaluation code): no U8 */
-    BY_CHUNK = 4,    /* results change with the chunk, which is what the option is for: no U2 */
+    BY_CHUNK = 4,    /* results depend on the chunk, the purpose of the option: no U2 */
     WINDOWED = 8,    /* prompts are attended in windows of 8: chunks are multiples (U2), no exact prompt */
-    BANDED = 16,     /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
-    ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on when the prompt ended, */
+    BANDED = 16,     /* prompts attend bands in segments cut by the chunk: the same up to rounding (U2) */
+    ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on where the prompt ended, */
     IN_A_RING = 64,  /* and these have the same rows at other slots: the same up to rounding */
-    DEMOTES = 512,   /* what is evicted is kept in another store */
-    RAW = 128        /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
+    DEMOTES = 512,   /* evicted rows are kept in another store */
+    RAW = 128        /* stores have keys before rotation: other bits than `full` over stores that round (U1) */
 };
 
 typedef struct {
-    const char *spec, *all; /* all: what makes it attend everything (U1) */
-    int64_t most;           /* tokens that a head may attend in a step (U7), 0: all */
+    const char *spec, *all; /* all: options with which it attends everything (U1) */
+    int64_t most;           /* most tokens that a head may attend in a step (U7), 0: all */
     unsigned flags;
 } product_row;
 
@@ -164,10 +164,10 @@ static const product_row strategies[] = {
     {RETRO ":est=100:skip=1", RETRIEVES, 24, 0},
     {RETRO ":segment=16:iters=3:est=0", RETRIEVES, 24, 0},
     {PARIS, RETRIEVES, 23, ONE_BY_ONE},
-    {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean is that of the first prompt */
+    {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean of the first prompt */
     {PARIS ":tiers=1:alpha=0", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":rotate=0:rho=30:beta=40", RETRIEVES, 23, ONE_BY_ONE},
-    /* band, sinks, at most twice the nominal blocks, and a block that fills */
+    /* band, sinks, at most twice the nominal blocks, and the block being filled */
     {ACT, BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {ACT ":probe=mean:skip=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {ACT ":gqa=layer_mean", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
@@ -209,34 +209,34 @@ static const char *const stores[] = {
 };
 enum { N_STORES = sizeof stores / sizeof *stores };
 
-/* Combinations without meaning, of a strategy (by its name) and a store with codes or in blocks, or without codes. */
+/* Invalid combinations of a strategy (by its name) and a quantized, block or float store. */
 static const struct {
     const char *name, *why;
     bool codes;
 } refused[] = {
-    {"kivi", "brings its own store", true},
-    {"logquant", "brings its own store", true},
-    {"oracle", "scores are of exact keys", true},
-    {"codes", "has no codes that could be scored", false},
+    {"kivi", "has its own store", true},
+    {"logquant", "has its own store", true},
+    {"oracle", "exact scores require f32, f16 or bf16", true},
+    {"codes", "is not quantized; use a quantized store", false},
 };
 
-/* True if tokens leave the store that they came to. */
+/* True if tokens leave the store into which they were written. */
 static inline bool evicts(const product_row *s, const attn_spec *spec)
 {
     return (s->most > 0 || (s->flags & DEMOTES)) && !attn_retrieves(spec);
 }
 
-/* True if rows do not hold a number each. */
+/* True if rows are not plain numbers. */
 static inline bool packed(const kv_format *kv)
 {
     return kv_has_codes(kv) || kv_in_blocks(kv);
 }
 
-/* Why a strategy is refused over a store, in the layout at work. */
+/* Returns why a strategy is refused over a store in the current layout. */
 static inline const char *refusal(const int *window, const product_row *s, const kv_format *kv)
 {
     if (s->flags & DEMOTES)
-        return packed(kv) ? "demotion needs exact rows" : window[1] > 0 ? "layer 1 has a window of" : NULL;
+        return packed(kv) ? "demotion requires float rows" : window[1] > 0 ? "layer 1 has a window of" : NULL;
     if (strstr(s->spec, "certify") && kv_has_codes(kv) && (kv->bits < 4 || (kv->hf && !kv->float_zero)))
         return "certify over store";
     if (strstr(s->spec, "calibrate") && packed(kv)) return "calibrate over store";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of evaluations' prompts share: tokenizers, and files of prompts that the reference made with real
- * ones. A line has {"tokenizer", "n", "ids"}: how many tokens, and the first 16 digits of the SHA-256 of their ids. */
+/* Shared by the tests of evaluation prompts: tokenizers, and files of prompts that the reference made with real ones. A
+ * line has {"tokenizer", "n", "ids"}: the number of tokens, and the first 16 digits of the SHA-256 of their ids. */
 #ifndef TESTS_UNIT_PROMPT_FIXTURE_H
 #define TESTS_UNIT_PROMPT_FIXTURE_H
 
@@ -9,7 +9,7 @@
 #include "kernels/base/sha256.h"
 #include "tests/unit/test_tokenizer_util.h"
 
-/* A text member, "" where there is none. */
+/* Returns a text member, "" if it is missing. */
 static inline const char *string_in(const json_t *j, const char *key)
 {
     const char *s = json_string_value(json_object_get(j, key));
@@ -24,18 +24,18 @@ static inline status read_sample(void *s, const sample_reader *r, const sample_l
     memset(s, 0, l->size);
     status st = samples_add(&one, r, "x.jsonl", line, strlen(line), e);
     if (st == ST_OK) memcpy(s, samples_at(&one, 0), l->size);
-    one.n = 0; /* the caller has it */
+    one.n = 0; /* now owned by the caller */
     samples_free(&one);
     return st;
 }
 
-/* A file of the real data, and how transformers has it. */
+/* A file of the real data, and its form in transformers. */
 typedef struct {
     const char *name, *file, *as, *chat;
     bool clean;
 } real_tokenizer;
 
-/* Unpacks it into a folder of its own. NULL, and a skipped test, where it is not there. */
+/* Unpacks the tokenizer into a new folder. Returns NULL, with a skipped test, if the data is missing. */
 static inline tokenizer *open_real(const real_tokenizer *r)
 {
     char dir[64], cmd[9000], rel[96];
@@ -51,10 +51,11 @@ static inline tokenizer *open_real(const real_tokenizer *r)
     if (!unpacked) tap_skip("xz does not unpack %s", r->file);
     tokenizer *t = unpacked ? open_tokenizer(dir, r->name) : NULL;
     remove_dir(dir);
+    if (t && r->chat) ok(tokenizer_set_template(t, r->chat, NULL) == ST_OK, "%s: template %s", r->name, r->chat);
     return t;
 }
 
-/* Whether the tokens are those of the line; frees them. */
+/* True if the tokens are those of the line; frees them. */
 static inline bool is_prompt(const json_t *j, prompt_tokens *p, status st)
 {
     char hex[SHA256_HEX];
@@ -72,10 +73,10 @@ static inline bool is_prompt(const json_t *j, prompt_tokens *p, status st)
     return same;
 }
 
-/* Whether our prompt is that of a line. */
+/* True if our prompt is that of a line. */
 typedef bool (*prompt_test)(const void *ctx, const json_t *j, const real_tokenizer *r, const tokenizer *t);
 
-/* All lines of a file of tests/data with each real tokenizer, `want` of each. */
+/* Compares all lines of a file of tests/data with each real tokenizer; expects `want` lines of each. */
 static inline void check_real_prompts(const char *file, int want, prompt_test agrees, const void *ctx)
 {
     static const real_tokenizer tokenizers[] = {

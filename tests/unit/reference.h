@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Fixtures of tests/data/reference (scripts/fixtures/reference/ writes them): one open
- * file, copies of its tensors on the heap, and comparisons. A missing tensor is a mistake of the test: it aborts. */
+/* Fixtures of tests/data/reference (written by scripts/fixtures/reference/): one open file, copies of its tensors on
+ * the heap, and comparisons. A missing tensor is an error in the test and aborts. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
 
@@ -11,7 +11,7 @@ static st_file *fixture;
 static void **held; /* all blocks since the last fixture_close */
 static size_t n_held;
 
-/* A zeroed block of the exact size, until fixture_close. */
+/* Returns a zeroed block of the exact size, valid until fixture_close. */
 static UNUSED_OK void *hold(size_t bytes)
 {
     void *p = calloc(bytes ? bytes : 1, 1);
@@ -93,7 +93,7 @@ static UNUSED_OK void *copy_of(const st_tensor *t)
     return memcpy(hold(t->bytes), t->data, t->bytes);
 }
 
-/* F32, F16 and BF16 widened. */
+/* Returns F32, F16 or BF16 data as floats. */
 static UNUSED_OK float *floats_of(const st_tensor *t)
 {
     size_t n = count_of(t);
@@ -124,7 +124,7 @@ static UNUSED_OK __attribute__((format(printf, 1, 2))) int32_t *ints(const char 
     return p;
 }
 
-/* |got - want| <= tol * max |want|; infinities must agree. */
+/* True if |got - want| <= tol * max |want|; infinities must agree. */
 static UNUSED_OK bool near(const float *got, const float *want, size_t n, double tol)
 {
     double top = 0;
@@ -137,7 +137,7 @@ static UNUSED_OK bool near(const float *got, const float *want, size_t n, double
     return true;
 }
 
-/* Rows of `width`, filled up with -1, of a fixture against n entries. */
+/* Compares n entries with a fixture's row of `width`, padded with -1. */
 static UNUSED_OK bool same_list(const int32_t *got, size_t n, const int32_t *want, size_t width)
 {
     size_t m = 0;
@@ -151,7 +151,7 @@ static UNUSED_OK int64_t *i64s(size_t n, const int64_t *x)
 }
 #define I64(...) at(i64s(sizeof((int64_t[]){__VA_ARGS__}) / 8, (int64_t[]){__VA_ARGS__}))
 
-/* [n_kv_heads][n][dim] -> f32 [n][n_kv_heads][dim] */
+/* Transposes [n_kv_heads][n][dim] to f32 [n][n_kv_heads][dim]. */
 static UNUSED_OK float *by_token(const st_tensor *k)
 {
     size_t heads = k->shape[0], n = k->shape[1], dim = k->shape[2];
@@ -171,7 +171,7 @@ static UNUSED_OK kv_rows rows_of(const st_tensor *k, const st_tensor *v)
                      .cap = k->shape[1]};
 }
 
-/* All n rows of `rows` to the last n_tok positions. out and lse are held. */
+/* Returns a job of the last n_tok positions over all n rows of `rows`. out and lse are held. */
 static UNUSED_OK attn_job job_of(const kv_rows *rows, float *q, size_t n_tok, size_t n_heads)
 {
     int64_t *qpos = hold(8 * n_tok), n = (int64_t)rows->cap;

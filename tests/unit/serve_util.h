@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A server with a small model, and clients that speak to it byte by byte. */
+/* A server with a small model, and clients with raw sockets. */
 #ifndef TESTS_UNIT_SERVE_UTIL_H
 #define TESTS_UNIT_SERVE_UTIL_H
 
@@ -21,6 +21,8 @@ enum { REPLY = 1 << 20, N_TEXTS = 5, WAIT_MS = 20000 };
 static struct {
     engine_parts p;
     tokenizer *tok;
+    const char *tools; /* format of calls, which the server describes; NULL: none */
+    call_support calls;
     scheduler *sched;
     http *http;
     int port;
@@ -49,7 +51,7 @@ static inline bool say(int fd, const char *text)
     return true;
 }
 
-/* All until the server closes, or `until` came. */
+/* Reads until the server closes or `until` arrives. */
 static inline char *hear(int fd, const char *until)
 {
     char *text = calloc(1, REPLY);
@@ -82,7 +84,7 @@ static inline char *post(const char *path, const char *body)
     return text;
 }
 
-/* The text of choice 0. */
+/* Returns the text of choice 0. */
 static inline char *text_of(const char *reply)
 {
     const char *body = reply ? strstr(reply, "\r\n\r\n") : NULL;
@@ -153,12 +155,15 @@ static inline bool start(err *e)
     const decoder_options rows = {.chunk = U_CHUNK, .max_batch = U_BATCH, .verify = SESSION_VERIFY_ROWS};
     if (!is_ok(parts_open_with(&v.p, dir, cpu, rows, e), e, "the model is opened")) return false;
     if (!is_ok(tokenizer_open(&v.tok, tap_path(rel), e), e, "its tokenizer too")) return false;
+    if (v.tools && !is_ok(call_support_find(&v.calls, v.tok, v.tools, e), e, "calls are described")) return false;
+    const call_support *calls = v.tools ? &v.calls : NULL;
     const sched_options s = {
+        .calls = calls,
         .dec = v.p.dec,
         .decoder = {.chunk = U_CHUNK, .max_batch = U_BATCH, .verify = SESSION_VERIFY_ROWS, .exact = true},
         .tok = v.tok,
         .model = dir,
-        .attn = {.kv = kv_exact(DT_F16)},
+        .attn = {.kv = kv_plain(DT_F16)},
         .strategy = "full",
         .ctx = 512,
         .max_new = 64,
@@ -167,9 +172,10 @@ static inline bool start(err *e)
         .prefill_share = 0.5,
         .queue = 64,
         .a_client = 64,
-        .prefix = {.memory = (size_t)1 << 26, .least = 64}};
+        .prefix = {.memory = (size_t)1 << 26, .least = U_CHUNK}};
     if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
-    const http_options h = {.host = "127.0.0.1", .created = 1, .sched = v.sched};
+    const http_options h = {
+        .host = "127.0.0.1", .rules = {.sampling = api_sampling(), .calls = calls}, .created = 1, .sched = v.sched};
     status st = http_start(&v.http, &h, &v.port, e);
     if (st == ST_UNSUPPORTED) tap_skip("%s", e->msg);
     else is_ok(st, e, "it listens");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Small sessions that are saved and loaded. */
+/* Small sessions for saving and loading. */
 #ifndef TESTS_UNIT_SESSION_UTIL_H
 #define TESTS_UNIT_SESSION_UTIL_H
 
@@ -40,7 +40,7 @@ static inline void parts_close(engine_parts *p)
     backend_close(p->be);
 }
 
-/* Chunks where no number is asked for: `want` tokens. */
+/* Checks the chunk used if no number is given: `want` tokens. */
 static inline void check_chunk(const char *device, int64_t want)
 {
     engine_parts p;
@@ -72,7 +72,7 @@ static inline void keep_last_row(void *ctx, int64_t first, size_t n, const float
     memcpy(ctx, logits + (n - 1) * U_VOCAB, U_VOCAB * sizeof(float));
 }
 
-/* A prompt of n tokens (at most 64), then `steps` steps; out: U_VOCAB logits of each of the 1 + steps. */
+/* Runs a prompt of n tokens (at most 64), then `steps` steps; out: U_VOCAB logits for each of the 1 + steps. */
 static inline status live(session *s, size_t n, int steps, float *out, err *e)
 {
     int32_t ids[64];
@@ -91,7 +91,7 @@ static inline status save_plain(const session *s, const char *path, err *e)
     return session_save(s, path, &(session_notes){0}, e);
 }
 
-/* Opens and loads. */
+/* Opens and loads a session. */
 static inline status load_plain(session *s, const char *path, err *e)
 {
     session_file *f;
@@ -102,7 +102,7 @@ static inline status load_plain(session *s, const char *path, err *e)
     return st;
 }
 
-/* Makes the sum of a file in memory right again, whatever was changed in it. */
+/* Recomputes the checksum of a file in memory after a change. */
 static inline void seal(unsigned char *file, size_t bytes)
 {
     session_header h;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A backend whose ops are watched from below, whatever the strategy above: bytes that are allocated, tokens that
- * decode steps attend, and whether the order in which they are visited matters. */
+/* A backend that observes ops independently of the strategy: allocated bytes, tokens attended by decode steps, and any
+ * dependence on the order of visits. */
 #ifndef TESTS_UNIT_SPY_OPS_H
 #define TESTS_UNIT_SPY_OPS_H
 
@@ -18,18 +18,18 @@ enum { SPY_HEADS = 16 };
 static struct {
     const backend_ops *real;
     backend_ops ops;
-    size_t rows, codes, other; /* bytes allocated now: exact rows, codes, anything else */
+    size_t rows, codes, other; /* bytes allocated now: exact rows, quantized rows, anything else */
     size_t given;              /* bytes discarded */
-    bool on;                   /* decode steps of one sequence are watched: */
-    int64_t head[SPY_HEADS];   /* tokens that each head attended in the layer at work */
+    bool on;                   /* decode steps of one sequence are observed: */
+    int64_t head[SPY_HEADS];   /* tokens that each head attended in the current layer */
     int64_t most;              /* in any layer */
-    double sum, loose;         /* of all layers: mean over heads; how far a mean may be rounded */
+    double sum, loose;         /* over all layers: mean over heads; rounding tolerance of the mean */
     bool reordered;            /* another order gave the same up to rounding */
     const attn_work *work;     /* of these steps: */
     bool listed;               /* it lists as many tokens as each head attended */
-    bool by_codes;             /* which is to 16 bits where the level multiplies codes as they are (ops_rows.h) */
+    bool by_codes;             /* equality is to 16 bits if the level multiplies codes directly (ops_rows.h) */
     tail_ops tail;
-    const unsigned char *sample; /* the list that was drawn last: its tokens do not count as attended */
+    const unsigned char *sample; /* the last sampled list: its tokens do not count as attended */
     rng r;
 } spy;
 
@@ -41,7 +41,7 @@ static size_t *spy_kind(const char *what)
     return strcmp(what, "KV codes") == 0 ? &spy.codes : &spy.other;
 }
 
-/* What a buffer was allocated for, by its address. */
+/* Purpose of each allocated buffer, by address. */
 static struct {
     const unsigned char *p;
     size_t bytes, *kind;
@@ -59,7 +59,7 @@ static status spy_alloc(backend *be, buf *out, size_t bytes, const char *what, e
     return ST_OK;
 }
 
-/* Bytes that are given back with another size stay counted. */
+/* Frees a buffer. Bytes freed with another size stay counted. */
 static void spy_free(backend *be, buf b, size_t bytes)
 {
     size_t i = 0;
@@ -71,7 +71,7 @@ static void spy_free(backend *be, buf b, size_t bytes)
     spy.real->free(be, b, bytes);
 }
 
-/* What is discarded turns into NaN: reading it would show. */
+/* Fills discarded memory with NaN, so that reading it shows. */
 static void spy_discard(backend *be, buf b, size_t bytes)
 {
     (void)be;
@@ -79,7 +79,7 @@ static void spy_discard(backend *be, buf b, size_t bytes)
     spy.given += bytes;
 }
 
-/* Slots of a list that the query sees. */
+/* Writes the slots of a list that the query sees. */
 static int64_t spy_list(const attn_job *j, size_t list, int32_t *out)
 {
     const int64_t range[] = {attn_job_first(j, list), attn_job_count(j, list)};
@@ -102,10 +102,10 @@ static bool spy_near(const float *a, const float *b, size_t n)
     return true;
 }
 
-enum { SPY_MOST = 256 }; /* entries of a list, numbers of a row */
+enum { SPY_MOST = 256 }; /* entries of a list, elements of a row */
 
-/* A list of n slots in a random order, and with it n_heads rows of biases, if any, and turns of dim numbers, if any. */
-static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, float *turn, size_t dim, int64_t n)
+/* Shuffles a list of n slots together with n_heads rows of biases and rotations of dim numbers, if given. */
+static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, float *rope, size_t dim, int64_t n)
 {
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t k = (int64_t)(rng_next(&spy.r) % (uint64_t)(i + 1));
@@ -117,34 +117,34 @@ static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, float *turn, 
             row[i] = row[k];
             row[k] = x;
         }
-        for (size_t c = 0; turn && c < dim; c++) {
-            float x = turn[(size_t)i * dim + c];
-            turn[(size_t)i * dim + c] = turn[(size_t)k * dim + c];
-            turn[(size_t)k * dim + c] = x;
+        for (size_t c = 0; rope && c < dim; c++) {
+            float x = rope[(size_t)i * dim + c];
+            rope[(size_t)i * dim + c] = rope[(size_t)k * dim + c];
+            rope[(size_t)k * dim + c] = x;
         }
     }
 }
 
-/* The job once more, over its visible slots in a random order; counts them, unless they stand for groups or were drawn.
+/* Runs the job again over its visible slots in a random order. Counts them, unless they represent groups or a sample.
  * With biases all slots are visible. */
 static void spy_again(backend *be, const attn_job *j)
 {
     enum { MOST = SPY_MOST };
     static int32_t idx[SPY_HEADS * MOST];
     static int64_t range[2 * SPY_HEADS];
-    static float out[SPY_HEADS * MOST], lse[SPY_HEADS], bias[SPY_HEADS * MOST], turn[MOST * MOST];
+    static float out[SPY_HEADS * MOST], lse[SPY_HEADS], bias[SPY_HEADS * MOST], rope[MOST * MOST];
     size_t dim = j->rows.head_dim, group = j->n_heads / j->n_lists;
     bool drawn = spy.sample && j->idx.p == spy.sample;
     attn_job other = *j;
     other.n_max = 0;
-    /* one list, all of which the query sees */
-    if (j->turn.p) memcpy(turn, j->turn.p, (size_t)j->n_max * dim * sizeof *turn), other.turn.p = (void *)turn;
+    /* one list, entirely visible to the query */
+    if (j->rope.p) memcpy(rope, j->rope.p, (size_t)j->n_max * dim * sizeof *rope), other.rope.p = (void *)rope;
     for (size_t l = 0; l < j->n_lists; l++) {
         int64_t n = spy_list(j, l, idx + l * MOST);
         for (size_t h = l * group; j->bias.p && h < (l + 1) * group; h++)
             memcpy(bias + h * MOST, (const float *)(const void *)j->bias.p + h * j->bias_stride,
                    (size_t)n * sizeof *bias);
-        spy_shuffle(idx + l * MOST, j->bias.p ? bias + l * group * MOST : NULL, group, j->turn.p ? turn : NULL, dim, n);
+        spy_shuffle(idx + l * MOST, j->bias.p ? bias + l * group * MOST : NULL, group, j->rope.p ? rope : NULL, dim, n);
         for (size_t h = l * group; h < (l + 1) * group && !j->pseudo && !drawn; h++) spy.head[h] += n;
         range[2 * l] = 0;
         range[2 * l + 1] = n;
@@ -170,7 +170,7 @@ static void spy_decode(backend *be, const attn_job *jobs, size_t n)
     if (spy.on && n == 1) spy_again(be, jobs);
 }
 
-/* Segments in the opposite order. */
+/* Merges the segments in reverse order. */
 static void spy_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
 {
     enum { PARTS = 4, MOST = SPY_HEADS * 256 };
@@ -187,7 +187,7 @@ static void spy_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t
     spy.reordered &= spy_near((const float *)(const void *)out.p, again, n_rows * dim);
 }
 
-/* True if the step at work lists as many tokens for a head as the ops saw. */
+/* True if the current step lists as many tokens for a head as the ops saw. */
 static bool spy_lists(int head)
 {
     static int32_t pos[2 * SPY_MOST];
@@ -195,7 +195,7 @@ static bool spy_lists(int head)
     return attn_last_selection(spy.work, 0, head, pos, &head_end, &tail) == spy.head[head];
 }
 
-/* The end of a layer. ctx: the shape. */
+/* Called at the end of a layer. ctx: the shape. */
 static void spy_layer(void *ctx, const attn_seen *seen)
 {
     const attn_shape *sh = ctx;
@@ -229,7 +229,7 @@ static void spy_begin(void)
     spy.reordered = spy.listed = spy.on = true;
 }
 
-/* For the rest of its life. */
+/* Replaces the backend's ops for the rest of its life. */
 static void spy_open(backend *be)
 {
     spy.real = be->ops;

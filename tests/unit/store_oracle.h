@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rules of stores with codes, told plainly: from the first token on, for every state anew. */
+/* The rules of stores with quantized rows, written naively: recomputed from the first token for every state. */
 #ifndef TESTS_UNIT_STORE_ORACLE_H
 #define TESTS_UNIT_STORE_ORACLE_H
 
@@ -12,7 +12,7 @@
 
 enum { ORACLE_N = 400 }; /* most tokens */
 
-/* What a token's half is: -1 exact, else its quantization group, whose members are listed. */
+/* State of a token's half: -1 exact, else its quantization group, whose members are listed. */
 typedef struct {
     int64_t n;
     int group[KV_HALVES][ORACLE_N];
@@ -67,10 +67,11 @@ static inline void naive_logquant(naive *m, const kv_format *f, int64_t n)
     }
 }
 
-/* How a token was fed: by a step, in a prompt, as the last one of a prompt. */
+/* Origin of a token: a step, a prompt, the last token of a prompt. */
 enum { FED_STEP, FED_PROMPT, FED_END };
 
-/* methods.md 11.11, token by token: a prompt's end makes codes of everything, and the step with which R tokens wait. */
+/* methods.md 11.11, token by token: a prompt's end quantizes everything, and so does the step at which R tokens
+ * wait. */
 static inline void naive_hf(naive *m, const kv_format *f, int64_t n, const unsigned char *fed_as)
 {
     int64_t next = f->sink;
@@ -81,7 +82,7 @@ static inline void naive_hf(naive *m, const kv_format *f, int64_t n, const unsig
     }
 }
 
-/* fed_as: of each token, where the rule asks for it. */
+/* fed_as: origin of each token, for rules that need it. */
 static inline naive *naive_fed(const kv_format *f, int64_t n, const unsigned char *fed_as)
 {
     naive *m = calloc(1, sizeof *m);
@@ -109,7 +110,7 @@ static inline float as_half(float x)
     return f16_to_f32(f32_to_f16(x));
 }
 
-/* x as it comes back from a group with extremes lo and hi; methods.md 10.3, 11.7 and 11.11. */
+/* Returns x as restored from a group with extremes lo and hi; methods.md 10.3, 11.7 and 11.11. */
 static inline float naive_value(const kv_format *f, float x, float lo, float hi)
 {
     float top = f->bits == 2 ? 3 : 15;
@@ -123,7 +124,7 @@ static inline float naive_value(const kv_format *f, float x, float lo, float hi)
     return as_half(lo) + rintf((x - lo) * top / (hi - lo)) * as_half(s);
 }
 
-/* Keys and values as they were fed, [layer][token][head][stride] each, of which d are used. */
+/* Keys and values as fed, [layer][token][head][stride] each, of which d are used. */
 typedef struct {
     const float *x[KV_HALVES];
     size_t tokens, heads, stride, d;
@@ -136,7 +137,7 @@ static inline float fed_element(const fed_rows *r, const kv_format *f, int half,
     return as_row(f, r->x[half][row * r->stride + ch]);
 }
 
-/* The value of one element in a state. */
+/* Returns the value of one element in a state. */
 static inline float naive_element(const naive *m, const kv_format *f, const fed_rows *r, int half, int layer,
                                   int64_t token, size_t head, size_t ch)
 {

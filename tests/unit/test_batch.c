@@ -42,7 +42,7 @@ static const char *const strategies[] = {
 };
 enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
 
-/* Strategies: sequence i has number i, from the start again behind the last. */
+/* Strategies: sequence i has number i, starting over after the last. */
 typedef struct {
     const char *const *spec;
     size_t n;
@@ -170,7 +170,7 @@ static void count_score(backend *be, const score_job *jobs, size_t n)
     real_quest->score(be, jobs, n);
 }
 
-/* Of the prompts, 7 to 51 tokens long, all but the first exceed the budget before the steps. */
+/* Prompts are 7 to 51 tokens long; all but the first exceed the budget before the steps. */
 static void check_calls(engine_parts *p, const spec_list *k, const char *device)
 {
     backend_ops ops = *p->be->ops;

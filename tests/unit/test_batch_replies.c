@@ -107,7 +107,7 @@ typedef struct {
     dtype kv;
 } run_spec;
 
-/* What shares prefills, and what does not. */
+/* Strategies that can share prefills, and some that cannot. */
 static const run_spec sharing[MAX_RUNS] = {{"full", DT_F32},
                                            {"streaming:budget=24", DT_F32},
                                            {"streaming:budget=64:prefill=banded", DT_F32},
@@ -124,7 +124,7 @@ static const run_spec strategies[MAX_RUNS] = {{"full", DT_F32},
 static size_t make_runs(batch_run runs[MAX_RUNS], const run_spec *specs)
 {
     for (size_t i = 0; i < MAX_RUNS; i++) {
-        attn_options o = {.kv = kv_exact(specs[i].kv)};
+        attn_options o = {.kv = kv_plain(specs[i].kv)};
         runs[i] = (batch_run){0};
         if (attn_spec_parse(&runs[i].spec, specs[i].text, &o, NULL) != ST_OK) abort();
     }
@@ -213,7 +213,7 @@ static void test_sharing(const char *protocol, size_t tail)
     fixture_close(&f);
 }
 
-/* What is known is not asked again, and changes nothing for the others. */
+/* Known replies are not generated again and do not affect the others. */
 static void test_skip(void)
 {
     static record all, some;
@@ -329,7 +329,8 @@ static void test_failures(void)
     fixture_close(&f);
 }
 
-/* Turns of a conversation, each of which is a prompt behind the ones before it; then a request on the first alone. */
+/* Turns of a conversation, each of which is a prompt that extends the previous ones; then a request after the first
+ * alone. */
 static void make_turns(fixture *f, const size_t ends[N_PROMPTS], int32_t *request)
 {
     const token_list *l = &f->trials[0].head;
@@ -346,7 +347,7 @@ static void make_turns(fixture *f, const size_t ends[N_PROMPTS], int32_t *reques
     f->prompt[N_PROMPTS - 1].head = request;
 }
 
-/* Questions that are fed token by token behind one head; the last two have another head. */
+/* Questions that are fed token by token after one head; the last two have another head. */
 static void make_questions(fixture *f, int32_t *other)
 {
     const token_list *l = &f->trials[0].head;
@@ -405,7 +406,7 @@ static void check_tier(fixture *f)
     err e = {0};
     for (int i = 0; i < 2; i++) {
         kv_tier t;
-        attn_options o = {.kv = kv_exact(DT_F32), .tier = &t};
+        attn_options o = {.kv = kv_plain(DT_F32), .tier = &t};
         batch_run run = {0};
         batch_job job = make_job(f, &got[i], true, 64, 1);
         if (kv_tier_parse(&t, tiers[i], &e) != ST_OK ||
@@ -416,7 +417,8 @@ static void check_tier(fixture *f)
     ok(memcmp(got[0].ids[0], got[1].ids[0], sizeof got[0].ids[0]) == 0, "the same answers");
 }
 
-/* A prompt that goes on from a copy of the session of the one before it answers as one that is fed from its start. */
+/* A prompt that continues from a copy of the previous one's session gives the same replies as one fed from its
+ * start. */
 static void test_branches(void)
 {
     static const size_t ends[N_PROMPTS] = {70, 90, 120, 125, 125};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `bench` rests on: which samples count, contexts of random rows, prompts in parts. No time decides a test. */
+/* Basics of `bench`: valid samples, contexts of random rows, prompts in parts. No test depends on time. */
 #include "config.h"
 
 #include <math.h>
@@ -83,18 +83,18 @@ static void test_settle(void)
 
 static void test_summary(void)
 {
-    /* Five tokens a run that need 90 units; limits beside it 1, 2 and 3 units a ns. */
+    /* Five tokens per run that need 90 units; limits measured in the same runs: 1, 2 and 4 units per ns. */
     bench_samples s = {
         .n = 3, .enough = true, .n_listed = 3, .ns = {100, 50, 25}, .read_gbs = {40, 50, 45}, .limit = {1, 2, 4}};
     sample_summary m = samples_summary(&s, 5, 90);
     ok(fabs(m.speed - 1e8) < 1, "median speed %.0f", m.speed);
     ok(m.read_gbs == 45 && m.limit == 2, "medians of bandwidth and limit");
-    ok(fabs(m.share - 0.9) < 1e-12, "shares are taken sample by sample: %.3f", m.share);
+    ok(fabs(m.fraction - 0.9) < 1e-12, "shares are taken sample by sample: %.3f", m.fraction);
     s.limit[1] = 0;
-    ok(samples_summary(&s, 5, 90).share == -1, "no share where a limit is not known");
+    ok(samples_summary(&s, 5, 90).fraction == -1, "no share where a limit is not known");
     s.limit[1] = 2;
     s.enough = false;
-    ok(samples_summary(&s, 5, 90).share == -1, "none where too few samples count");
+    ok(samples_summary(&s, 5, 90).fraction == -1, "none where too few samples count");
 }
 
 typedef struct {
@@ -151,7 +151,7 @@ static void test_meter(void)
         ok(l.gemm_gops[PRODUCT_F32] > 0 && l.gemm_name[0], "products of %s", l.gemm_name);
         ok((cpu_meter_product(m, PRODUCT_S8) > 0) == (l.gemm_gops[PRODUCT_S8] > 0),
            "a product that is there stays there");
-        ok(b.wall_ns > a.wall_ns && b.cpu_ns > a.cpu_ns && b.switches >= a.switches, "time goes on");
+        ok(b.wall_ns > a.wall_ns && b.cpu_ns > a.cpu_ns && b.switches >= a.switches, "times increase");
     }
     cpu_meter_free(m);
     backend_close(be);
@@ -182,13 +182,13 @@ static session *new_session(const engine_parts *p, const char *text)
     return s;
 }
 
-/* ids [from, from + n) of a prompt with `before` tokens before them and `after` behind. */
+/* ids [from, from + n) of a prompt, with `before` tokens before them and `after` tokens after them. */
 static void feed(session *s, size_t from, size_t n, size_t before, size_t after, float *logits)
 {
     err e = {0};
     const prefill_options o = {
         .which = LOGITS_LAST, .rows = keep_last_row, .ctx = logits, .before = before, .after = after};
-    is_ok(session_prefill(&s, 1, ids + from, n, &o, &e), &e, "%zu tokens behind %zu", n, before);
+    is_ok(session_prefill(&s, 1, ids + from, n, &o, &e), &e, "%zu tokens after %zu", n, before);
 }
 
 static const char *const strategies[] = {"full",
@@ -229,7 +229,7 @@ static void test_parts(void)
     parts_close(&p);
 }
 
-/* Logits of the chunk behind random rows, and of a step. */
+/* Logits of the chunk after random rows, and of a step. */
 static void behind_fill(session *s, uint64_t seed, float out[2][U_VOCAB])
 {
     err e = {0};
@@ -248,11 +248,10 @@ static void check_longest(const engine_parts *p, const attn_spec *spec, const fi
     if (!is_ok(session_create(&s, p->dec, spec, (session_size){.n_tokens = FILLED, .longest_prompt = CHUNK}, &e), &e,
                "%s, short prompts", spec->text))
         return;
-    is_err(fill_sessions(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for one of",
-           "pieces that are too long");
+    is_err(fill_sessions(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for", "pieces that are too long");
     e = (err){0};
     is_err(session_prefill(&s, 1, ids, CHUNK + 1, &(prefill_options){.which = LOGITS_LAST}, &e), &e, ST_UNSUPPORTED,
-           "the store has room for one of", "a prompt that is too long");
+           "the store has room for", "a prompt that is too long");
     session_free(s);
 }
 
@@ -299,7 +298,7 @@ static void test_fill(void)
         behind_fill(s, 1, b);
         behind_fill(s, 2, c);
         for (size_t k = 0; k < U_VOCAB; k++) finite &= isfinite(a[0][k]) && isfinite(a[1][k]);
-        ok(finite && session_length(s) == FILLED - 8 + N + 1, "%s: a chunk and a step behind random rows",
+        ok(finite && session_length(s) == FILLED - 8 + N + 1, "%s: a chunk and a step after random rows",
            strategies[i]);
         ok(memcmp(a, b, sizeof a) == 0 && memcmp(a, c, sizeof a) != 0, "the seed makes the rows");
         session_free(s);
@@ -324,8 +323,8 @@ static double variance(const float *x, size_t n, size_t stride)
     return square / (double)n - sum / (double)n * (sum / (double)n);
 }
 
-/* What the last layer was given, before rotation: normal, but for the channels that stand out. With 192 rows a
- * variance of 1 is estimated within 0.4 (four standard errors). */
+/* Rows given to the last layer, before rotation: normal, except for the outlier channels. With 192 rows a variance of 1
+ * is estimated within 0.4 (four standard errors). */
 static void test_rows(void)
 {
     engine_parts p;
@@ -339,7 +338,7 @@ static void test_rows(void)
     for (const block *b = p.dec->w->blocks; b < p.dec->w->blocks + p.dec->w->n_blocks; b++)
         if (b->kind->keeps_kv) last = b;
     buf keys, values;
-    attention_room(p.dec, last, p.dec->max_rows, &keys, &values);
+    attention_scratch(p.dec, last, p.dec->max_rows, &keys, &values);
     const float *k = (const float *)(void *)keys.p, *v = (const float *)(void *)values.p;
     bool good = true;
     for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {

@@ -21,7 +21,7 @@ static void fill(float *x, size_t n, int rank)
     for (size_t i = 0; i < n; i++) x[i] = (rng_float(&r) - 0.5f) * (float)(1 << (i % 20));
 }
 
-/* What the sum in the order of ranks is. */
+/* Computes the sum in rank order. */
 static void sum_in_order(float *out, float *room, size_t n, int size)
 {
     fill(out, n, 0);
@@ -129,7 +129,7 @@ static void test_ops(comm *c)
     backend_close(be);
 }
 
-/* How ranks end: exit codes, and one that fails alone while the others wait for it. */
+/* Ends ranks: exit codes, and one that fails alone while the others wait for it. */
 static int end_by(comm *c, const char *how)
 {
     err e = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,6 +178,72 @@ static void test_mistral_layers(void)
 
 #define YARN "\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":256"
 
+#define WRAPPER                                                                                                        \
+    "\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\",\"vision_config\":{},"
+#define BETA "\"rope_type\":\"yarn\",\"factor\":8,\"llama_4_scaling_beta\":0.25,\"original_max_position_embeddings\":16"
+
+static void test_ministral3(void)
+{
+    GOOD("{\"architectures\":[\"Ministral3ForCausalLM\"],\"head_dim\":\"-\",\"rms_norm_eps\":\"-\","
+         "\"sliding_window\":\"-\",\"rope_parameters\":{" BETA "}}",
+         c.head_dim == 128 && c.rms_eps == 1e-5f && c.window[0] == 0 && c.rope.query_beta == 0.25 &&
+             c.rope.original_max == 16);
+    GOOD("{\"architectures\":[\"Ministral3ForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"default\","
+         "\"llama_4_scaling_beta\":0.25,\"original_max_position_embeddings\":16}}",
+         c.rope.kind == ROPE_NONE && c.rope.query_beta == 0.25 && c.rope.original_max == 16);
+    GOOD("{" WRAPPER "\"text_config\":{\"model_type\":\"ministral3\",\"num_hidden_layers\":2,\"architectures\":null,"
+         "\"tie_word_embeddings\":false,\"rope_parameters\":{" BETA "}}}",
+         strcmp(c.arch, "Ministral3ForCausalLM") == 0 && c.n_layers == 2 && c.hidden == 64 && c.tied &&
+             c.rope.query_beta == 0.25);
+    GOOD("{" WRAPPER "\"tie_word_embeddings\":false,\"text_config\":{\"sliding_window\":null}}",
+         strcmp(c.arch, "MistralForCausalLM") == 0 && !c.tied && c.window[0] == 0);
+    GOOD("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"text_config\":{}}",
+         strcmp(c.arch, "MistralForCausalLM") == 0);
+    const rope_config r = {.query_beta = 0.1, .original_max = 16384};
+    ok(rope_query_scale(&r, 0) == 1 && rope_query_scale(&r, 16383) == 1, "no factor within the trained length");
+    ok(fabsf(rope_query_scale(&r, 16384) - 1.0693147f) < 1e-6f &&
+           fabsf(rope_query_scale(&r, 262143) - 1.2772589f) < 1e-6f,
+       "factors of queries beyond it");
+}
+
+#define LONGROPE "\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,2,3,4]"
+#define PHI3     "\"architectures\":[\"Phi3ForCausalLM\"],"
+#define PARTIAL  "\"partial_rotary_factor\":0.75,\"original_max_position_embeddings\":128,"
+#define FACTORS  "\"short_factor\":[1,1.5,2],\"long_factor\":[4,5,6.5]"
+
+static void test_phi3(void)
+{
+    GOOD("{" PHI3 "\"rms_norm_eps\":\"-\",\"max_position_embeddings\":\"-\",\"sliding_window\":\"-\"}",
+         c.rms_eps == 1e-5f && c.max_positions == 4096 && c.window[0] == 0 && !c.tied);
+    GOOD("{" PHI3 "\"sliding_window\":2047}", c.window[0] == 2047 && c.window[3] == 2047);
+    GOOD("{" PHI3 PARTIAL "\"rope_scaling\":{\"type\":\"longrope\"," FACTORS "}}",
+         c.rotary == 6 && c.rope.kind == ROPE_LONGROPE && c.rope.head_dim == 6 && c.rope.factor == 4 &&
+             c.rope.original_max == 128 && c.rope.divisors[1] == 1.5f && c.rope.long_divisors[2] == 6.5f);
+    GOOD("{" PHI3 PARTIAL "\"rope_scaling\":{\"type\":\"su\"," FACTORS "}}", c.rope.kind == ROPE_LONGROPE);
+    GOOD("{" PHI3 PARTIAL "\"rope_scaling\":{\"type\":\"yarn\"," FACTORS "}}", c.rope.kind == ROPE_LONGROPE);
+    GOOD("{\"rope_scaling\":{" LONGROPE ",\"factor\":8,\"attention_factor\":1.5}}",
+         c.rope.kind == ROPE_LONGROPE && c.rope.factor == 8 && c.rope.attention_factor == 1.5);
+    static model_config c;
+    static const char text[] = "{" PHI3 "\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":96,"
+                               "\"vocab_size\":100,\"num_attention_heads\":8,\"max_position_embeddings\":512," PARTIAL
+                               "\"rope_scaling\":{\"type\":\"longrope\"," FACTORS "}}";
+    err e = {0};
+    float near[3], far[3], mscale;
+    if (!is_ok(model_config_parse(&c, text, strlen(text), "x", NULL, &e), &e, "a Phi-3")) return;
+    rope_frequencies(&c.rope, 128, near, &mscale);
+    rope_frequencies(&c.rope, 129, far, &mscale);
+    ok(near[0] == 1 && far[0] == 0.25f, "long factors from the first token after the trained length on");
+    ok(fabsf(mscale - sqrtf(1 + logf(4) / logf(128))) < 1e-6f, "attention factor");
+    ok(config_same_rotation(&c, 1, 128) && config_same_rotation(&c, 129, 512) && !config_same_rotation(&c, 128, 129),
+       "sessions within and beyond the trained length have different rows");
+    model_config copy;
+    if (is_ok(config_copy(&copy, &c, &e), &e, "a copy")) {
+        ok(copy.rope.long_divisors == copy.divisors + 3 && copy.rope.long_divisors[2] == 6.5f, "has its own divisors");
+        model_config_free(&copy);
+    }
+    model_config_free(&c);
+}
+
 static void test_rope(void)
 {
     GOOD("{\"rope_theta\":500000}", c.rope.theta == 500000);
@@ -202,9 +269,11 @@ static const struct {
     status st;
     const char *change, *want; /* the key is part of want */
 } bad[] = {
-    {ST_UNSUPPORTED, "{\"architectures\":[\"GemmaForCausalLM\"]}",
-     "GemmaForCausalLM; supported: LlamaForCausalLM, Mistral"},
-    {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"gpt2\"}", "\"model_type\" names gpt2; supported"},
+    {ST_UNSUPPORTED, "{\"architectures\":[\"GemmaForCausalLM\"]}", "GemmaForCausalLM; supported: Llama, Mistral"},
+    {ST_UNSUPPORTED, "{\"architectures\":[\"Phi3SmallForCausalLM\"],\"model_type\":\"phi3small\"}",
+     "\"architectures\" is Phi3SmallForCausalLM; supported"},
+    {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"phimoe\"}", "\"model_type\" is phimoe; supported"},
+    {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"gpt2\"}", "\"model_type\" is gpt2; supported"},
     {ST_FORMAT, "{\"architectures\":\"-\"}", "\"architectures\" is missing"},
     {ST_FORMAT, "{\"architectures\":\"Llama\"}", "\"architectures\" is the string \"Llama\", expected a list"},
     {ST_FORMAT, "{\"architectures\":[1]}", "\"architectures[0]\" is 1, expected a string"},
@@ -228,15 +297,13 @@ static const struct {
     {ST_FORMAT, "{\"head_dim\":\"8\"}", "\"head_dim\" is the string \"8\", expected"},
     {ST_FORMAT, "{\"head_dim\":0}", "\"head_dim\" is 0, expected"},
     {ST_UNSUPPORTED, "{\"head_dim\":7}", "\"head_dim\" (given or hidden_size / num_attention_heads) is 7"},
-    {ST_UNSUPPORTED, "{\"head_dim\":512}", "is 512; supported: even, up to 256"},
+    {ST_UNSUPPORTED, "{\"head_dim\":512}", "is 512; supported: even numbers up to 256"},
     {ST_FORMAT, "{\"rms_norm_eps\":\"1e-5\"}", "\"rms_norm_eps\" is the string \"1e-5\", expected a number"},
     {ST_FORMAT, "{\"rms_norm_eps\":0}", "\"rms_norm_eps\" is 0, expected a number"},
     {ST_FORMAT, "{\"max_position_embeddings\":0}", "\"max_position_embeddings\" is 0, expected"},
     {ST_FORMAT, "{\"tie_word_embeddings\":1}", "\"tie_word_embeddings\" is 1, expected true or false"},
     {ST_FORMAT, "{\"attention_bias\":\"no\"}", "\"attention_bias\" is the string \"no\""},
     {ST_UNSUPPORTED, "{\"hidden_act\":\"gelu\"}", "\"hidden_act\" is \"gelu\"; supported: silu"},
-    {ST_UNSUPPORTED, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quant_method gptq is not supported"},
-    {ST_UNSUPPORTED, "{\"quantization_config\":{}}", "\"quantization_config\": quant_method unnamed"},
     {ST_UNSUPPORTED, "{\"partial_rotary_factor\":0.5}", "\"partial_rotary_factor\" is 0.5, only 1"},
     {ST_UNSUPPORTED, "{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}",
      "\"rope_parameters.partial_rotary_factor\" is 0.25"},
@@ -244,7 +311,24 @@ static const struct {
     {ST_FORMAT, "{\"rope_scaling\":[]}", "\"rope_scaling\" is a list of 0, expected an object"},
     {ST_UNSUPPORTED, "{\"rope_scaling\":{\"type\":\"su\"}}",
      "\"rope_scaling.type\" is \"su\"; supported: default, linear"},
-    {ST_UNSUPPORTED, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "\"rope_scaling.rope_type\" is \"longrope\""},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "\"rope_scaling.short_factor\" is missing"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1]}}",
+     "\"rope_scaling.short_factor\" has 3 numbers, expected 4"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,0]}}",
+     "\"rope_scaling.short_factor\" is 0, expected numbers"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":7}}",
+     "\"rope_scaling.long_factor\" is 7, expected a list"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":\"longrope\"},\"original_max_position_embeddings\":1}",
+     "\"original_max_position_embeddings\" is 1, expected at least 2"},
+    {ST_UNSUPPORTED, "{\"rope_parameters\":{\"a\":{" LONGROPE "},\"b\":{" LONGROPE "}}}", "several layer types"},
+    {ST_FORMAT, "{\"architectures\":[\"Ministral3ForCausalLM\"]}", "\"rope_parameters\" is missing"},
+    {ST_FORMAT, "{" WRAPPER "\"hidden_size\":64}", "\"text_config\" is missing"},
+    {ST_FORMAT, "{" WRAPPER "\"text_config\":[]}", "\"text_config\" is a list of 0, expected an object"},
+    {ST_UNSUPPORTED, "{" WRAPPER "\"text_config\":{\"model_type\":\"mistral4\"}}", "\"model_type\" is mistral4"},
+    {ST_UNSUPPORTED, "{\"rope_parameters\":{" BETA "}}",
+     "\"rope_parameters.llama_4_scaling_beta\" is not supported in Llama"},
+    {ST_UNSUPPORTED, "{" MISTRAL ",\"rope_parameters\":{" BETA "}}",
+     "\"rope_parameters.llama_4_scaling_beta\" is not supported in MistralForCausalLM"},
     {ST_UNSUPPORTED, "{\"rope_parameters\":{\"rope_type\":\"proportional\"}}",
      "\"rope_parameters.rope_type\" is \"prop"},
     {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":3}}", "\"rope_scaling.rope_type\" is 3, expected a string"},
@@ -272,9 +356,9 @@ static const struct {
      "\"layer_types\" has 1 entries, expected one for"},
     {ST_UNSUPPORTED, "{" MISTRAL ",\"layer_types\":[\"chunked_attention\",\"x\",\"x\",\"x\"]}",
      "\"layer_types\" has \"chunked_attention\"; supported"},
-    {ST_UNSUPPORTED, "{" LLAMA ",\"model_type\":\"llama4\"}", "\"model_type\" names llama4; supported"},
+    {ST_UNSUPPORTED, "{" LLAMA ",\"model_type\":\"llama4\"}", "\"model_type\" is llama4; supported"},
     {ST_UNSUPPORTED, "{\"architectures\":[\"LlamaForSequenceClassification\"],\"model_type\":\"llama\"}",
-     "\"architectures\" names LlamaForSequenceClassification; supported"},
+     "\"architectures\" is LlamaForSequenceClassification; supported"},
     {ST_FORMAT, "{" QWEN2 ",\"use_sliding_window\":\"yes\"}", "\"use_sliding_window\" is the string \"yes\""},
     {ST_FORMAT, "{" QWEN2 ",\"layer_types\":[\"full_attention\"]}",
      "\"layer_types\" has 1 entries, expected one for each of 4"},
@@ -392,6 +476,8 @@ int main(void)
     test_windows();
     test_mistral_layers();
     test_rope();
+    test_phi3();
+    test_ministral3();
     test_bad();
     test_folders();
     test_hashes();

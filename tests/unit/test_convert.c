@@ -12,6 +12,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/ops_weights.h"
 #include "model/session.h"
 #include "tests/unit/oom.h"
@@ -22,6 +23,7 @@
 #define TIED   "tests/data/models/llama31-f32-tied"
 #define UNTIED "tests/data/models/llama31-bf16-untied-sharded"
 #define BIASED "tests/data/models/qwen2-f16"
+#define GGUF   "tests/data/gguf/llama.gguf"
 
 enum { N = 20, VOCAB_MAX = 1024 };
 
@@ -37,25 +39,26 @@ static void listen(void *ctx, const char *line)
     snprintf(said + n, sizeof said - n, "%s\n", line);
 }
 
-static status open_held(model **m, const char *rel, dtype t, const char *dir, err *e)
+static status open_converted(model **m, const char *rel, dtype t, const char *dir, err *e)
 {
-    weights_options o = {.type = t, .cache_dir = dir, .say = listen};
+    weights_options o = {.type = t, .cache_dir = dir, .report = listen};
     said[0] = 0;
-    TRY(model_open(m, tap_path(rel), be, e));
-    status st = model_convert(*m, &o, e);
+    TRY(model_find(m, tap_path(rel), NULL, be, e));
+    status st = model_load(*m, e);
+    if (st == ST_OK) st = model_convert(*m, &o, e);
     if (st == ST_OK) return ST_OK;
     model_close(*m);
     *m = NULL;
     return st;
 }
 
-/* Logits of the token behind N others. */
+/* Logits of the token after N others. */
 static status logits_with(const model *m, const decoder_options *o, float out[VOCAB_MAX], err *e)
 {
     decoder *d = NULL;
     session *s = NULL;
     attn_spec spec;
-    attn_options ao = {.kv = kv_exact(DT_F32)};
+    attn_options ao = {.kv = kv_plain(DT_F32)};
     float all[VOCAB_MAX];
     int32_t ids[N];
     for (int i = 0; i < N; i++) ids[i] = (i * 37 + 5) % m->config.vocab;
@@ -109,7 +112,7 @@ static void test_what_is_held(void)
     err e = {0};
     model *m, *plain;
     if (!is_ok(model_open(&plain, tap_path(TIED), be, &e), &e, "as in the file")) return;
-    if (!is_ok(open_held(&m, TIED, DT_Q8, NULL, &e), &e, "q8")) return;
+    if (!is_ok(open_converted(&m, TIED, DT_Q8, NULL, &e), &e, "q8")) return;
     ok(m->embed.type == plain->embed.type && m->norm.type == plain->norm.type,
        "embedding and norms keep the file's type");
     ok(m->lm_head.type == DT_Q8 && attention_at(m, 0)->q.type == DT_Q8 && swiglu_at(m, 0)->down.type == DT_Q8,
@@ -125,6 +128,11 @@ static void test_what_is_held(void)
     is_ok(model_convert(plain, &plan, &e), &e, "only planned");
     ok(plain->memory_bytes >= q && attention_at(plain, 0)->q.type == DT_Q8, "the plan has the sizes");
     model_close(plain);
+    if (!is_ok(model_find(&m, tap_path(TIED), NULL, be, &e), &e, "found")) return;
+    is_ok(model_convert(m, &plan, &e), &e, "planned before it is loaded");
+    is_ok(model_load(m, &e), &e, "then loaded");
+    ok(m->lm_head.type == DT_F32 && m->lm_head.p.p == m->embed.p.p, "the output matrix is the embedding again");
+    model_close(m);
 }
 
 static void test_element_types(const char *rel)
@@ -139,7 +147,7 @@ static void test_element_types(const char *rel)
         dtype from = plain->type;
         size_t vocab = (size_t)plain->config.vocab;
         model_close(plain);
-        if (!is_ok(open_held(&m, rel, types[i], CACHE, &e), &e, "  as %s", dtype_name(types[i]))) return;
+        if (!is_ok(open_converted(&m, rel, types[i], CACHE, &e), &e, "  as %s", dtype_name(types[i]))) return;
         ok(m->type == types[i] && (from == types[i]) == (m->memory_bytes == 0), "  converted only if it differs");
         is_ok(logits_of(m, b, &e), &e, "  logits");
         double limit = from == types[i] || types[i] == DT_F32 ? 0 : types[i] == DT_F16 ? 1e-5 : 1e-3;
@@ -160,7 +168,7 @@ static void check_run(const char *part, const char *name)
     model *m;
     float got[VOCAB_MAX];
     memset(got, 0, sizeof got);
-    if (!is_ok(open_held(&m, TIED, DT_Q8, CACHE, &e), &e, "%s", name)) return;
+    if (!is_ok(open_converted(&m, TIED, DT_Q8, CACHE, &e), &e, "%s", name)) return;
     is_ok(logits_of(m, got, &e), &e, "  logits");
     ok(memcmp(got, want, sizeof(float) * (size_t)m->config.vocab) == 0, "  are those without a cache");
     ok(strstr(said, part) != NULL, "  \"%s\" is said", part);
@@ -187,10 +195,10 @@ static void test_cache(void)
     err e = {0};
     model *m;
     struct stat s;
-    if (!is_ok(open_held(&m, TIED, DT_Q8, NULL, &e), &e, "q8 in memory")) return;
+    if (!is_ok(open_converted(&m, TIED, DT_Q8, NULL, &e), &e, "q8 in memory")) return;
     is_ok(logits_of(m, want, &e), &e, "logits");
     model_close(m);
-    check_run("kept in " CACHE, "the first start makes the file");
+    check_run("cached in " CACHE, "the first start makes the file");
     check_run("mapped from " CACHE, "the second maps it");
     stat(cached(), &s);
     change_file(0, NULL, 0, s.st_size - 1);
@@ -203,7 +211,7 @@ static void test_cache(void)
         char text[64];
         snprintf(text, sizeof text, "byte %d of the header is another", (int)at);
         change_file(at, "\xc3", 1, -1);
-        check_bad_file("not that of this model", text);
+        check_bad_file("of another model", text);
     }
     is_int(cached()[0] != 0, 1, "nothing else lies in the folder");
     unlink(cached());
@@ -214,7 +222,7 @@ static void test_damaged_content(void)
 {
     struct stat s;
     clear();
-    check_run("kept in", "a fresh file");
+    check_run("cached in", "a fresh file");
     stat(cached(), &s);
     const off_t at[] = {4096, 4096 + 37, s.st_size / 2, s.st_size - 200, s.st_size - 1};
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
@@ -224,8 +232,7 @@ static void test_damaged_content(void)
         close(fd);
         x ^= 4;
         change_file(at[i], &x, 1, -1);
-        check_bad_file(at[i] < s.st_size - 1 ? "damaged: bytes 4096 to" : "not that of this model",
-                       "a bit of it is another");
+        check_bad_file(at[i] < s.st_size - 1 ? "damaged: bytes 4096 to" : "of another model", "a bit of it is another");
     }
     static unsigned char noise[4096];
     memset(noise, 0x5a, sizeof noise);
@@ -234,23 +241,23 @@ static void test_damaged_content(void)
     clear();
 }
 
-/* What decides the content decides the name. */
+/* The content determines the name. */
 static void test_keys(void)
 {
     err e = {0};
     model *m;
     char first[512];
     clear();
-    is_ok(open_held(&m, TIED, DT_Q8, CACHE, &e), &e, "q8");
+    is_ok(open_converted(&m, TIED, DT_Q8, CACHE, &e), &e, "q8");
     model_close(m);
     snprintf(first, sizeof first, "%s", cached());
-    is_ok(open_held(&m, TIED, DT_Q4, CACHE, &e), &e, "q4");
+    is_ok(open_converted(&m, TIED, DT_Q4, CACHE, &e), &e, "q4");
     ok(strstr(said, "quantizing to q4") != NULL, "another type has another file");
     model_close(m);
-    is_ok(open_held(&m, UNTIED, DT_Q8, CACHE, &e), &e, "another model");
+    is_ok(open_converted(&m, UNTIED, DT_Q8, CACHE, &e), &e, "another model");
     ok(strstr(said, "quantizing to q8") != NULL, "has another file");
     model_close(m);
-    is_ok(open_held(&m, TIED, DT_Q8, CACHE, &e), &e, "the first again");
+    is_ok(open_converted(&m, TIED, DT_Q8, CACHE, &e), &e, "the first again");
     ok(strstr(said, "mapped from") && strstr(said, first), "is still there");
     model_close(m);
     clear();
@@ -261,7 +268,7 @@ static void test_unusable_folder(void)
     err e = {0};
     model *m;
     float got[VOCAB_MAX];
-    is_ok(open_held(&m, TIED, DT_Q8, "/proc/no/such/folder", &e), &e, "a folder that cannot be made");
+    is_ok(open_converted(&m, TIED, DT_Q8, "/proc/no/such/folder", &e), &e, "a folder that cannot be made");
     ok(strncmp(said, "warning: weights cache ", 23) == 0 && strchr(said, '\n') == said + strlen(said) - 1,
        "is one line of warning");
     printf("# %s", said);
@@ -278,15 +285,15 @@ static void test_out_of_memory(const char *dir)
         model *m = NULL;
         clear();
         mem_test_fail_at(o.n);
-        oom_saw(&o, open_held(&m, TIED, DT_Q4, dir, &o.e), &m);
+        oom_saw(&o, open_converted(&m, TIED, DT_Q4, dir, &o.e), &m);
         model_close(m);
     }
     oom_ok(&o, 9, dir ? "with a cache" : "without");
     clear();
 }
 
-/* Products of few rows with x in 8 bits: the same bits for any chunk and number of threads. */
-static void test_bits(dtype t)
+/* Conversion, and products of few rows with x in 8 bits: the same bits for any chunk and number of threads. */
+static void test_bits(const char *rel, dtype t)
 {
     static const struct {
         int threads;
@@ -300,7 +307,8 @@ static void test_bits(dtype t)
         backend_options bo = {.device = "cpu", .n_threads = set[i].threads};
         const decoder_options o = {.chunk = set[i].chunk};
         if (!is_ok(backend_open(&be, &bo, &e), &e, "%d threads", set[i].threads)) break;
-        if (is_ok(open_held(&m, UNTIED, t, NULL, &e), &e, "  %s", dtype_name(t))) {
+        if (is_ok(open_converted(&m, rel, t, NULL, &e), &e, "  %s as %s", rel,
+                  t == DT_COUNT ? "held" : dtype_name(t))) {
             is_ok(logits_with(m, &o, i ? got : first, &e), &e, "  chunks of %zu", set[i].chunk);
             ok(!i || memcmp(got, first, sizeof(float) * (size_t)m->config.vocab) == 0, "  the same bits");
             model_close(m);
@@ -328,24 +336,92 @@ static void test_shapes(void)
     }
 }
 
-static void faulty_quantize(backend *of, buf out, dtype type, weight w)
+static status faulty_import(backend *of, buf *out, const void *p, size_t bytes, err *e)
 {
-    (void)out, (void)type, (void)w;
-    err_set(&of->fault, ST_DEVICE, "the device is gone");
+    (void)of, (void)out, (void)p, (void)bytes;
+    return err_set(e, ST_DEVICE, "the device is gone");
 }
 
-/* A device that fails while matrices are converted. */
+/* A device that fails while it takes converted matrices, or after it. */
 static void test_fault(void)
 {
-    err e = {0};
-    model *m;
-    const backend_ops *real = be->ops;
-    backend_ops faulty = *real;
-    faulty.quantize = faulty_quantize;
-    be->ops = &faulty;
-    is_err(open_held(&m, TIED, DT_Q8, NULL, &e), &e, ST_DEVICE, "the device is gone", "a fault is not lost");
-    be->ops = real;
-    be->fault = (err){0};
+    for (int i = 0; i < 2; i++) {
+        err e = {0};
+        model *m;
+        const weights_options o = {.type = DT_Q8};
+        const backend_ops *real = be->ops;
+        backend_ops faulty = *real;
+        if (!is_ok(model_open(&m, tap_path(TIED), be, &e), &e, "open")) return;
+        if (i == 0) faulty.import = faulty_import;
+        else err_set(&be->fault, ST_DEVICE, "the device is gone");
+        be->ops = &faulty;
+        is_err(model_convert(m, &o, &e), &e, ST_DEVICE, "the device is gone", "a fault is not lost");
+        be->ops = real;
+        be->fault = (err){0};
+        model_close(m);
+    }
+}
+
+/* ---- progress ---- */
+
+typedef struct {
+    int64_t calls, last, total, stop_at; /* stop_at: call that interrupts; 0: none */
+} watcher;
+
+static bool watch(void *ctx, int64_t done, int64_t total)
+{
+    watcher *w = ctx;
+    w->calls++;
+    if (done <= 0 || done > total) w->total = -1;
+    else w->total = w->total < 0 ? -1 : total;
+    w->last = done;
+    return w->calls != w->stop_at;
+}
+
+/* Progress reaches the end; an interruption leaves no file and no name. */
+static void test_progress(const char *dir)
+{
+    for (int64_t stop = 0; stop < 3; stop++) {
+        err e = {0};
+        model *m;
+        watcher w = {.stop_at = stop};
+        const weights_options o = {.type = DT_Q8, .cache_dir = dir, .progress = watch, .ctx = &w};
+        clear();
+        if (!is_ok(model_open(&m, tap_path(UNTIED), be, &e), &e, "open")) return;
+        status st = model_convert(m, &o, &e);
+        if (stop) is_err(st, &e, ST_INTERRUPTED, "interrupted", "interrupted at call %d", (int)stop);
+        else is_ok(st, &e, "converted with progress");
+        ok(w.calls >= (stop ? stop : 2) && w.total > 0 && w.last <= w.total, "  %d calls within the total",
+           (int)w.calls);
+        ok((cached()[0] != 0) == (dir && !stop), "  a cache file only if it is complete");
+        model_close(m);
+    }
+    clear();
+}
+
+/* Failing writes cost a warning, and the weights are kept in memory. */
+static void test_write_errors(void)
+{
+    int failed = 0;
+    for (long n = 1; n < 200; n++) {
+        err e = {0};
+        model *m;
+        float got[VOCAB_MAX];
+        clear();
+        temp_file_test_fail_at(n);
+        bool good = is_ok(open_converted(&m, TIED, DT_Q8, CACHE, &e), &e, "system call %ld fails", n);
+        temp_file_test_fail_at(0);
+        if (!good) return;
+        bool warned = strstr(said, "warning: weights cache") != NULL;
+        failed += warned;
+        is_ok(logits_of(m, got, &e), &e, "  logits");
+        ok(memcmp(got, want, sizeof(float) * (size_t)m->config.vocab) == 0, "  are those without a cache");
+        ok(!warned || !cached()[0], "  no file remains");
+        model_close(m);
+        if (!warned && n > 2) break; /* the first two calls have an alternative */
+    }
+    ok(failed >= 5, "%d calls can fail", failed);
+    clear();
 }
 
 int main(void)
@@ -365,10 +441,15 @@ int main(void)
     test_unusable_folder();
     test_out_of_memory(NULL);
     test_out_of_memory(CACHE);
-    test_bits(DT_Q8);
-    test_bits(DT_Q4);
+    test_bits(UNTIED, DT_Q8);
+    test_bits(UNTIED, DT_Q4);
+    test_bits(GGUF, DT_Q8);
+    test_bits(GGUF, DT_COUNT);
     test_shapes();
     test_fault();
+    test_progress(NULL);
+    test_progress(CACHE);
+    test_write_errors();
     rmdir(CACHE);
     rmdir("test_convert.tmp/cache");
     rmdir("test_convert.tmp");

@@ -10,7 +10,7 @@ enum { PROMPT = 50, STEPS = 40, CHUNK = 64, ROW = T_DIM * 2 }; /* f16 rows */
 
 static world w;
 
-/* Of one layer; index -1: not told by the number of tokens. */
+/* Counts of one layer; index -1: not determined by the number of tokens. */
 typedef struct {
     int64_t k, v, index;
 } bytes;
@@ -171,7 +171,7 @@ static bytes of_blocks(int64_t n)
     return (bytes){rows(tokens + 4 * formed), rows(tokens), blocks * T_HEADS * ROW + T_HEADS * 4 * (15 + 4 * formed)};
 }
 
-/* All keys between the sinks and the newest ones, then the chosen rows with these two. */
+/* Reads all keys between the sinks and the newest ones, then the selected rows and these two. */
 static bytes of_tokenselect(int64_t n)
 {
     return (bytes){rows(n - 11 + 23), rows(23), 0};

@@ -64,7 +64,7 @@ static void check_bytes(rig *r, const char *text, size_t row)
     attn_seq_free(s);
 }
 
-/* What has no place for demoted rows is refused by name. */
+/* Stores and strategies without room for demoted rows are refused; the message names them. */
 static void check_refused(rig *r)
 {
     static const struct {
@@ -72,16 +72,16 @@ static void check_refused(rig *r)
         int window; /* of layer 1 */
         status st;
     } bad[] = {
-        {"h2o:budget=20:demote=token2:kv=kivi2/g=4/r=8", "demotion needs exact rows, found --kv kivi2", 0, ST_USAGE},
-        {"snapkv:budget=20:demote=f16:kv=logquant/g=4/r=12", "expected f16, bf16 or f32", 0, ST_USAGE},
+        {"h2o:budget=20:demote=token2:kv=kivi2/g=4/r=8", "demotion requires float rows, found --kv kivi2", 0, ST_USAGE},
+        {"snapkv:budget=20:demote=f16:kv=logquant/g=4/r=12", "use f16, bf16 or f32", 0, ST_USAGE},
         {"streaming:budget=20:demote=token2:prefill=banded", "demote with prefill=banded", 0, ST_USAGE},
         {"streaming:budget=20:demote=token2", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED},
         {"tova:budget=20:demote=token4", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED},
         {"mikv:bits=3", "one of: 2 4 16", 0, ST_USAGE},
         {"mikv:ratio=101", "ratio", 0, ST_USAGE},
-        {"mikv:gqa=per_q", "keys are balanced by kv head", 0, ST_USAGE},
-        {"mikv:gqa=vote", "attention weights are a softmax already", 0, ST_USAGE},
-        {"mikv:kv=kivi2/g=4/r=8", "demotion needs exact rows, found --kv kivi2", 0, ST_USAGE},
+        {"mikv:gqa=per_q", "keys are balanced by KV head", 0, ST_USAGE},
+        {"mikv:gqa=vote", "attention weights are already a softmax", 0, ST_USAGE},
+        {"mikv:kv=kivi2/g=4/r=8", "demotion requires float rows, found --kv kivi2", 0, ST_USAGE},
         {"mikv", "layer 1 has a window of 12", 12, ST_UNSUPPORTED}};
     attn_seq *s;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -98,13 +98,13 @@ static void check_refused(rig *r)
     err odd = {0};
     r->shape.head_dim = T_DIM - 1;
     is_err(rig_seq(r, &s, "h2o:budget=20:demote=token4", DT_F32, T_MAX, &odd), &odd, ST_UNSUPPORTED,
-           "head_dim 7, expected an even one", "half a row");
+           "head_dim 7: must be even", "half a row");
     r->shape.head_dim = T_DIM;
 }
 
 /* ---- what is loaded ---- */
 
-/* Which demoted position is changed while a walk over a sequence's own state goes on as if it was loaded. */
+/* Demoted position that is changed during a walk over a sequence's own state, which continues as if it was loaded. */
 typedef struct {
     attn_state s;
     backend *be;

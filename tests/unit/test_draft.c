@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Drafts by strategies over the rows of a session that attends everything: whatever was drafted, what is verified has
- * the bits of steps one by one, and drafts leave nothing behind. */
+/* Drafts by strategies over the rows of a session that attends everything. Verified tokens have the bits of single
+ * steps whatever the drafts are, and drafts leave no trace. */
 /* Builds: shim */
 #include "config.h"
 
@@ -17,7 +17,7 @@ enum { TOKENS = 40, APART = 1 };
 #endif
 enum { LIMIT = 128, PROMPT = 45, MOST = SESSION_VERIFY_ROWS - 1 };
 
-/* Budgets that the prompt exceeds, borders of pages, groups and rings among the tokens behind it. */
+/* Budgets that the prompt exceeds, and borders of pages, groups and rings among the tokens after it. */
 static const char *const drafts[] = {
     "fier:budget=16:g=8:skip=0",
     "fier:budget=16:g=8:skip=1",
@@ -42,6 +42,7 @@ static const sampler_options sampling[] = {
     {.temp = 0, .top_p = 1, .repeat_penalty = 1},
     {.temp = 0.9, .top_p = 0.95, .repeat_penalty = 1, .seed = 3},
     {.temp = 1.1, .top_p = 1, .repeat_penalty = 1.2, .seed = 4},
+    {.temp = 1, .top_p = 1, .repeat_penalty = 1, .presence_penalty = 0.5, .frequency_penalty = 1.5, .seed = 5},
 };
 enum { N_SAMPLING = sizeof sampling / sizeof *sampling };
 
@@ -58,7 +59,7 @@ static status single_steps(const engine_parts *p, int k, err *e)
     status st = live(s, PROMPT, 0, row, e);
     for (int i = 0; i <= TOKENS && st == ST_OK; i++) {
         text[k][i] = sampler_next(by, row, session_length(s));
-        sampler_accept(by, text[k][i]);
+        sampler_accept_new(by, text[k][i]);
         if (i == TOKENS) break;
         st = session_decode(&s, 1, &text[k][i], row, e);
         memcpy(want[k][i], row, sizeof row);
@@ -74,7 +75,7 @@ typedef struct {
     int drafted, right;
 } outcome;
 
-/* Verifies g drafts behind token *i of the text; *i: the first that is not verified. */
+/* Verifies g drafts after token *i of the text; *i becomes the first unverified token. */
 static status verify(session *s, sampler *by, int k, const int32_t *ids, size_t n, int *i, outcome *o, err *e)
 {
     TRY(session_verify(s, ids, n, e));
@@ -83,7 +84,7 @@ static status verify(session *s, sampler *by, int k, const int32_t *ids, size_t 
         TRY(session_verified_logits(s, r, row, e));
         o->wrong += memcmp(row, want[k][*i], sizeof row) != 0;
         TRY(session_verified(s, r, by, &id, e));
-        sampler_accept(by, id);
+        sampler_accept_new(by, id);
         o->wrong += id != text[k][++*i];
         if (r + 1 == n || ids[r + 1] != id) break;
         o->right++;
@@ -91,13 +92,13 @@ static status verify(session *s, sampler *by, int k, const int32_t *ids, size_t 
     return session_rewind(s, PROMPT + *i, e);
 }
 
-/* The same drafts one by one, each behind the one before. */
+/* Makes the same drafts one by one, each after the previous one. */
 static status draft_one_by_one(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
 {
     int64_t length = session_length(s);
-    size_t seen = sampler_seen(by);
+    const sampler_counts counted = sampler_counted(by);
     for (size_t i = 0; i < n; i++) TRY(session_draft_on(s, i ? ids[i - 1] : first, 1, by, &ids[i], e));
-    sampler_forget(by, seen);
+    sampler_forget(by, counted, ids);
     return session_rewind(s, length, e);
 }
 
@@ -105,7 +106,7 @@ static status draft_one_by_one(session *s, int32_t first, size_t n, sampler *by,
 static status run(session *s, session *twin, sampler *by, int k, outcome *o, err *e)
 {
     rng r = {5};
-    sampler_accept(by, text[k][0]);
+    sampler_accept_new(by, text[k][0]);
     for (int i = 0, round = 0; i < TOKENS; round++) {
         int32_t ids[SESSION_VERIFY_ROWS] = {text[k][i]}, again[MOST];
         size_t g = 1 + (size_t)round % MOST;
@@ -129,7 +130,7 @@ static void check_draft(const engine_parts *p, const char *device, const char *d
     outcome o = {0};
     err e = {0};
     attn_spec full, spec;
-    const attn_options of = {.kv = kv_exact(DT_F16)};
+    const attn_options of = {.kv = kv_plain(DT_F16)};
     status st = attn_spec_parse(&full, "full", &of, &e);
     if (st == ST_OK) st = attn_spec_parse(&spec, draft, &of, &e);
     const session_size size = {.n_tokens = LIMIT, .draft = &spec};
@@ -170,7 +171,7 @@ static void check_weights(const char *device, dtype t, int k)
         return;
     decoder_free(p.dec);
     p.dec = NULL;
-    status st = model_convert_beside(&small, p.m, &w, &e);
+    status st = model_convert_copy(&small, p.m, &w, &e);
     opt.draft = small;
     opt.exact = true; /* as parts_open_with */
     if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);

@@ -17,7 +17,7 @@
 
 enum { N_IDS = 64, N_VALUES = 8 };
 
-/* The first logits behind tokens 1 to 64, of AutoModelForCausalLM in float32 with eager attention. */
+/* First logits after tokens 1 to 64, from AutoModelForCausalLM in float32 with eager attention. */
 static const struct {
     const char *fixture, *change; /* members of config.json */
     float want[N_VALUES];

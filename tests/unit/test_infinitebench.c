@@ -57,13 +57,14 @@ static void test_fields(void)
          "func_03(-45)+func_4(1)',"
          "'answer':[1]}",
          "{func_call}", "func_03(-45)"},
-        {"{'dataset':'code_run','context':'c','input':'func_func_1(2','answer':1}", NULL, "'input' has no call"},
+        {"{'dataset':'code_run','context':'c','input':'func_func_1(2','answer':1}", NULL,
+         "'input' has no function call"},
         {"{'dataset':'code_run','context':'c','input':'func_func_1(2)','answer':1}", "{func}", "func_1"},
         {"{'dataset':'math_find','context':'c','input':'x\\nThe 2nd LARGEST of of "
          "it.\\nof','answer':[4.5]}",
          "{prefix}", "What is the 2nd largest of in the following list?"},
         {"{'dataset':'math_find','context':'c','input':'The of The x\\nof','answer':1}", NULL,
-         "'input' asks for nothing"},
+         "'input' has no question such as"},
         {"{'dataset':'math_find','context':'c','input':'The The a of','answer':1}", "{prefix}",
          "What is the the a in the following list?"},
         {"{'dataset':'kv_retrieval','context':'c','input':'\\nKey: \\\"" KEY "\\\"\\n','answer':'1'}", "{key}",
@@ -75,20 +76,20 @@ static void test_fields(void)
         {"{'dataset':'code_debug','context':'c','answer':'b','options':['a','b','c']}", NULL,
          "'options': expected a list of four"},
         {"{'dataset':'code_debug','context':'c','answer':'b','options':['a','b','c',4]}", NULL,
-         "'options': number 4 is no text"},
+         "'options': element 4 is not a string"},
         {"{'dataset':'code_debug','context':'c','answer':'e','options':['a','b','c','d']}", NULL,
-         "'answer' is none of 'options'"},
+         "'answer' is not one of 'options'"},
         {"{'dataset':'code_debug','context':'c','answer':['b','E'],'options':['a','b','c','d']}", NULL,
-         "'answer': expected an option, or it and its letter"},
-        {"{'dataset':'passkey','context':'c','answer':'1'}", NULL, "'input': expected a text"},
-        {"{'dataset':'passkey','context':5,'input':'q','answer':'1'}", NULL, "'context': expected a text"},
+         "'answer': expected an option, or an option and its letter"},
+        {"{'dataset':'passkey','context':'c','answer':'1'}", NULL, "'input': expected a string"},
+        {"{'dataset':'passkey','context':5,'input':'q','answer':'1'}", NULL, "'context': expected a string"},
         {"{'dataset':'passkey','context':'c\\u0000','input':'q','answer':'1'}", NULL,
          "'context' holds the character U+0000"},
-        {"{'dataset':'passkey','context':'c','input':'q','answer':''}", NULL, "'answer': all of it is empty"},
-        {"{'dataset':'passkey','context':'c','input':'q'}", NULL, "'answer': expected a list"},
+        {"{'dataset':'passkey','context':'c','input':'q','answer':''}", NULL, "'answer': empty"},
+        {"{'dataset':'passkey','context':'c','input':'q'}", NULL, "'answer': expected a nonempty list"},
         {"{'dataset':'pass','context':'c','input':'q','answer':'1'}", NULL,
-         "'dataset': 'pass' is no dataset of InfiniteBench; the nearest name is passkey"},
-        {"{'context':'c','input':'q','answer':'1'}", NULL, "'dataset': expected a text"},
+         "'dataset': 'pass' is not a dataset of InfiniteBench; the nearest name is passkey"},
+        {"{'context':'c','input':'q','answer':'1'}", NULL, "'dataset': expected a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[512];
@@ -157,7 +158,7 @@ static void test_labels(void)
                      "{\"dataset\":\"longbook_choice_eng\",\"context\":\"c\",\"input\":\"q\","
                      "\"answer\":[\"b\",\"\\u0000\"],\"options\":[\"a\",\"b\",\"c\",\"d\"]}",
                      &e),
-           &e, ST_FORMAT, "an option, or it and its letter", "U+0000 is no letter");
+           &e, ST_FORMAT, "an option, or an option and its letter", "U+0000 is no letter");
     sample_drop(&lines, &s);
     is_err(read_line(&s, PROMPTS_INFLLM,
                      "{\"dataset\":\"kv_retrieval\",\"context\":\"c\",\"input\":\"which?\","
@@ -211,7 +212,7 @@ static void test_hidden(const char *name, const char *what, size_t digits)
         snprintf(question, sizeof question, "What is the %s?", what);
         ok(strlen(key) == digits && strspn(key, "0123456789") == digits && runs(key) <= 5, "%s: the key %s", name, key);
         ok(is_hidden(string_in(j, "context"), hidden, before, 10 - before) && depth == 10.0 * (double)before,
-           "behind %zu of 10 sentences", before);
+           "after %zu of 10 sentences", before);
         is_str(string_in(j, "input"), question, "the question");
         ok(json_equal(j, again) && strcmp(key, string_in(longer, "answer")) == 0,
            "again the same, and the same key in a longer one");
@@ -371,8 +372,9 @@ static void check_longest(const prompter *how, const infinitebench_prompts *p, c
 static void test_longest(void)
 {
     tokenizer *t = open_small("llama3");
-    prompter how = {.tok = t, .max_length = 1 << 30, .chat_template = "llama3"};
+    prompter how = {.tok = t, .max_length = 1 << 30};
     err e = {0};
+    if (t) is_ok(tokenizer_set_template(t, "llama3", &e), &e, "a template");
     infinitebench_sample s;
     for (size_t task = 0; t && task < INFINITEBENCH_TASKS; task++) {
         if (!infinitebench_tasks[task].generated) continue;
@@ -384,8 +386,8 @@ static void test_longest(void)
     }
     made_place at = {task_of("passkey"), 1, 60, 0, 3};
     if (t)
-        is_err(make_sample(&s, &sets[0], &how, &at, &e), &e, ST_USAGE, "60: too short for passkey, at least",
-               "a length that holds none");
+        is_err(make_sample(&s, &sets[0], &how, &at, &e), &e, ST_USAGE,
+               "60: too short for passkey, which needs at least", "a length that holds none");
     tokenizer_free(t);
 }
 
@@ -411,11 +413,12 @@ static void test_memory(void)
 static void test_last_token(void)
 {
     tokenizer *t = open_small("llama3");
-    prompter how = {.tok = t, .max_length = 4000, .chat_template = "llama3"};
+    prompter how = {.tok = t, .max_length = 4000};
     infinitebench_sample s;
     prompt_tokens chat, infllm;
     err e;
     if (!t) return;
+    ok(tokenizer_set_template(t, "llama3", NULL) == ST_OK, "a template");
     is_ok(read_line(&s, PROMPTS_OFFICIAL,
                     "{\"dataset\":\"passkey\",\"context\":\"c\",\"input\":\"q\",\"answer\":\"1\"}", &e),
           &e, "a sample");
@@ -480,7 +483,6 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     prompter how = {.tok = t,
                     .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
                     .wrap = set == PROMPTS_OFFICIAL ? WRAP_RAW : WRAP_TEMPLATE,
-                    .chat_template = r->chat,
                     .joined = true,
                     .halves = true,
                     .clean = r->clean};

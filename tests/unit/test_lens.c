@@ -124,7 +124,7 @@ static status run_all(lens *l, err *e)
 static bool parse(attn_spec *out, const char *text)
 {
     err e = {0};
-    attn_options o = {.kv = kv_exact(DT_F32), .skip = "0"};
+    attn_options o = {.kv = kv_plain(DT_F32), .skip = "0"};
     return is_ok(attn_spec_parse(out, text, &o, &e), &e, "%s", text);
 }
 
@@ -161,7 +161,7 @@ static void softmax_of(double out[T_CAP], int layer, int head)
     for (int64_t i = 0; i < seen.n[layer]; i++) out[i] = s[i] / sum;
 }
 
-/* What heads read: [layer][head][position]. */
+/* Positions read by heads: [layer][head][position]. */
 typedef bool read_set[T_LAYERS][T_HEADS][T_CAP];
 
 static read_set quest_read;
@@ -280,7 +280,7 @@ static void check_steps(const records *r)
         id = next;
     }
     is_ok(st, &e, "sessions of their own");
-    ok(tokens, "the tokens are those of full attention; where a strategy would have said another one, it is told");
+    ok(tokens, "the tokens are those of full attention; other predictions of a strategy are reported");
     ok(quests, "quest: what it read, and what a plain softmax says that it missed");
     ok(streams, "streaming: the same by its definition");
     session_free(full);
@@ -321,7 +321,7 @@ static void test_records(void)
 
 /* ---- every strategy ---- */
 
-/* What is marked as read is what the strategy counts as attended. */
+/* Positions marked as read are those that the strategy counts as attended. */
 static void test_attended(void)
 {
     static const char *const t[] = {"full",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* libkvasir: the bits of the engine behind one header, and what it does with wrong arguments. */
+/* libkvasir: the bits of the engine through one header, and its handling of wrong arguments. */
 #include "config.h"
 
 #include <fcntl.h>
@@ -127,7 +127,7 @@ static void check_copies(kvasir_model *m, const char *strategy, const char *path
     good(kvasir_session_feed(s, text_ids, N, KVASIR_PROMPT, NULL, msg, MSG), "prompt");
     good(kvasir_session_save(s, path, msg, MSG), "saved");
     good(kvasir_session_fork(&t, s, msg, MSG), "forked");
-    ok(t && same_steps(s, t), "%s: a fork goes on with the same bits", strategy);
+    ok(t && same_steps(s, t), "%s: a fork continues with the same bits", strategy);
     kvasir_session_free(t);
     good(kvasir_session_load(&t, m, path, msg, MSG), "loaded");
     good(kvasir_session_load(&u, m, path, msg, MSG), "loaded again");
@@ -155,8 +155,8 @@ static void check_rewind(kvasir_model *m)
     kvasir_session_rewind(s, N - 1, msg, MSG);
     kvasir_session_feed(s, text_ids + N - 1, 1, KVASIR_STEPS, NULL, msg, MSG);
     kvasir_session_feed(t, text_ids + N - 1, 1, KVASIR_STEPS, NULL, msg, MSG);
-    ok(same_steps(s, t), "behind a rewind the bits are those of one that never went on");
-    refused(kvasir_session_rewind(t, N + STEPS + 1, msg, MSG), KVASIR_USAGE, "of 56 tokens", "beyond the end");
+    ok(same_steps(s, t), "after a rewind the bits are those of a session that was not continued");
+    refused(kvasir_session_rewind(t, N + STEPS + 1, msg, MSG), KVASIR_USAGE, "expected 0 to 56", "beyond the end");
     refused(kvasir_session_rewind(t, -1, msg, MSG), KVASIR_USAGE, "-1", "below 0");
     kvasir_session_feed(h, text_ids, N, KVASIR_PROMPT, NULL, msg, MSG);
     kvasir_session_free(t);
@@ -173,7 +173,7 @@ static void check_rewind(kvasir_model *m)
 static void check_sampling(kvasir_model *m)
 {
     kvasir_session *s = open_session(m, "full", "f16");
-    kvasir_sampling o = {.struct_size = sizeof o, .temperature = 1.5, .seed = 3}, p = o;
+    kvasir_sampling o = {.struct_size = sizeof o, .temperature = 1.5, .seed = 3}, p = o, all = o;
     const float *row;
     int32_t greedy, a, b, differ = 0;
     refused(kvasir_session_sample(s, NULL, &a, msg, MSG), KVASIR_USAGE, "no logits", "a token of an empty session");
@@ -182,22 +182,136 @@ static void check_sampling(kvasir_model *m)
     good(kvasir_session_sample(s, NULL, &greedy, msg, MSG), "greedy");
     is_int(greedy, logits_argmax(row, U_VOCAB), "the most likely token");
     p.top_k = 1;
+    all.top_p = 1;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        o.seed = p.seed = seed;
+        o.seed = p.seed = all.seed = seed;
         kvasir_session_sample(s, &o, &a, msg, MSG);
         kvasir_session_sample(s, &p, &b, msg, MSG);
         differ += a != greedy;
         if (b != greedy) differ = -1000;
         kvasir_session_sample(s, &o, &b, msg, MSG);
         if (a != b) differ = -1000;
+        kvasir_session_sample(s, &all, &b, msg, MSG);
+        if (a != b) differ = -1000;
     }
-    ok(differ > 0, "seeds differ, the same seed does not, top_k=1 is greedy");
+    ok(differ > 0, "seeds differ, the same seed does not, top_k=1 is greedy, top_p=0 is off");
     p.top_p = 2;
-    refused(kvasir_session_sample(s, &p, &a, msg, MSG), KVASIR_USAGE, "top-p", "top_p 2");
+    refused(kvasir_session_sample(s, &p, &a, msg, MSG), KVASIR_USAGE, "top_p", "top_p 2");
+    o.seed = INT64_MAX;
+    good(kvasir_session_sample(s, &o, &a, msg, MSG), "the largest seed");
+    o.seed++;
+    refused(kvasir_session_sample(s, &o, &a, msg, MSG), KVASIR_USAGE,
+            "seed 9223372036854775808: must be from 0 to 9223372036854775807", "a larger one");
+    kvasir_session_free(s);
+}
+
+/* Samples a value under a constraint into text; returns its length. */
+static size_t constrained_text(kvasir_model *m, kvasir_session *s, char *text, size_t size)
+{
+    const kvasir_sampling o = {.struct_size = sizeof o, .temperature = 1, .seed = 5};
+    int32_t id;
+    size_t n = 0, k = 0;
+    for (int i = 0; i < 100 && n < size; i++) {
+        if (kvasir_session_sample(s, &o, &id, msg, MSG) != KVASIR_OK || kvasir_is_end(m, id)) break;
+        kvasir_detokenize(m, &id, 1, 0, text + n, size - n, &k, msg, MSG);
+        n += k;
+        kvasir_decode(&s, 1, &id, msg, MSG);
+    }
+    return n;
+}
+
+static void check_constraint(kvasir_model *m)
+{
+    static const char schema[] = "{\"type\":\"array\",\"items\":{\"enum\":[1,null]},\"minItems\":2,\"maxItems\":3}";
+    kvasir_session *s = open_session(m, "full", NULL);
+    char text[512] = "";
+    const int32_t *ids;
+    size_t n, all;
+    int32_t id;
+    refused(kvasir_session_constrain(s, "{\"not\":{}}", msg, MSG), KVASIR_UNSUPPORTED, "$.not: not supported",
+            "a keyword");
+    refused(kvasir_session_constrain(s, "{\"enum\":[]}", msg, MSG), KVASIR_USAGE, "$: no value", "no value");
+    refused(kvasir_session_constrain(s, "[", msg, MSG), KVASIR_FORMAT, "schema", "no JSON");
+    good(kvasir_session_constrain(s, schema, msg, MSG), "a schema");
+    for (int k = 0; k < 2; k++) { /* a prompt begins another value */
+        good(kvasir_session_feed(s, text_ids, 5, KVASIR_PROMPT, NULL, msg, MSG), "a prompt");
+        n = constrained_text(m, s, text, sizeof text - 1);
+        text[n] = 0;
+        json_t *j = json_loads(text, 0, NULL);
+        ok(json_array_size(j) >= 2 && json_array_size(j) <= 3, "value %d is an array of the schema", k);
+        json_decref(j);
+    }
+    kvasir_session_tokens(s, &ids, &all, msg, MSG);
+    good(kvasir_session_rewind(s, (int64_t)all - 1, msg, MSG), "rewound");
+    id = ids[all - 1];
+    good(kvasir_session_constrain(s, NULL, msg, MSG), "no constraint");
+    good(kvasir_session_feed(s, &id, 1, KVASIR_STEPS, NULL, msg, MSG), "a step");
+    good(kvasir_session_sample(s, NULL, &id, msg, MSG), "any token");
     kvasir_session_free(s);
 }
 
 /* ---- logits that are not finite ---- */
+
+/* Returns the best token after the penalties for the last n tokens of a session. */
+static int32_t penalized_best(const kvasir_session *s, size_t n, const kvasir_sampling *o)
+{
+    const float *logits;
+    const int32_t *ids;
+    size_t all;
+    float best = -INFINITY;
+    int32_t id = 0;
+    kvasir_session_logits(s, &logits, msg, MSG);
+    kvasir_session_tokens(s, &ids, &all, msg, MSG);
+    for (int32_t i = 0; i < U_VOCAB; i++) {
+        int count = 0;
+        for (size_t k = all - n; k < all; k++) count += ids[k] == i;
+        const float x = logits[i] - (float)(count * o->frequency_penalty + (count > 0) * o->presence_penalty);
+        if (x > best) best = x, id = i;
+    }
+    return id;
+}
+
+/* Samples and feeds STEPS tokens after n generated ones; returns the number that differ from the definition. */
+static int penalized_steps(kvasir_session *s, size_t n, const kvasir_sampling *o)
+{
+    int wrong = 0;
+    int32_t id;
+    for (size_t i = 0; i < STEPS; i++) {
+        good(kvasir_session_sample(s, o, &id, msg, MSG), "a token with penalties");
+        wrong += id != penalized_best(s, n + i, o);
+        if (i % 2) kvasir_decode(&s, 1, &id, msg, MSG);
+        else kvasir_session_feed(s, &id, 1, KVASIR_STEPS, NULL, msg, MSG);
+    }
+    return wrong;
+}
+
+/* Penalties count the tokens fed as steps since the last prompt, also in copies. */
+static void check_penalties(kvasir_model *m, const char *path)
+{
+    const kvasir_sampling o = {.struct_size = sizeof o, .presence_penalty = 1.5, .frequency_penalty = 0.5},
+                          first = {.struct_size = offsetof(kvasir_sampling, presence_penalty)};
+    kvasir_session *s = open_session(m, "full", NULL), *copy;
+    const int32_t bad = -1;
+    int32_t id;
+    good(kvasir_session_feed(s, text_ids, 9, KVASIR_PROMPT, NULL, msg, MSG), "a prompt");
+    is_int(penalized_steps(s, 0, &o), 0, "tokens of the definition");
+    good(kvasir_session_sample(s, &first, &id, msg, MSG), "a struct of an earlier header");
+    is_int(id, penalized_best(s, 0, &o), "has no penalties");
+    refused(kvasir_session_feed(s, &bad, 1, KVASIR_PROMPT, NULL, msg, MSG), KVASIR_USAGE, "token id -1", "a prompt");
+    good(kvasir_session_fork(&copy, s, msg, MSG), "a copy");
+    is_int(penalized_steps(copy, STEPS, &o), 0, "a copy has counts");
+    good(kvasir_session_rewind(copy, 9 + 2, msg, MSG), "rewound");
+    good(kvasir_session_feed(copy, text_ids, 1, KVASIR_STEPS, NULL, msg, MSG), "a step");
+    is_int(penalized_steps(copy, 3, &o), 0, "counts of the remaining tokens");
+    kvasir_session_free(copy);
+    good(kvasir_session_save(s, path, msg, MSG), "saved");
+    good(kvasir_session_load(&copy, m, path, msg, MSG), "loaded");
+    is_int(penalized_steps(copy, STEPS, &o), 0, "counts in files");
+    kvasir_session_free(copy);
+    good(kvasir_session_feed(s, text_ids, 3, KVASIR_PROMPT, NULL, msg, MSG), "another prompt");
+    is_int(penalized_steps(s, 0, &o), 0, "starts the counts again");
+    kvasir_session_free(s);
+}
 
 static void check_length(const kvasir_session *s, size_t want, const char *name)
 {
@@ -228,7 +342,7 @@ static void check_not_finite(void)
     is_int(after, before, "and their choice");
     refused(kvasir_decode(both, 2, step, msg, MSG), KVASIR_FORMAT, "session 1: ", "a step of two sessions");
     check_length(s, 3, "the step is taken back");
-    refused(kvasir_session_feed(s, step, 2, KVASIR_STEPS, NULL, msg, MSG), KVASIR_FORMAT, "store in the library",
+    refused(kvasir_session_feed(s, step, 2, KVASIR_STEPS, NULL, msg, MSG), KVASIR_FORMAT, "use bf16 rows (store bf16)",
             "the second step");
     check_length(s, 4, "the first step stays");
     kvasir_session_free(s);
@@ -335,8 +449,8 @@ static void check_callbacks(void)
         c.stop_at = U_CHUNK;
         kvasir_session_feed(s, text_ids, U_CHUNK + 2, KVASIR_PROMPT, NULL, msg, MSG);
         kvasir_session_stats(s, &t, msg, MSG);
-        ok(t.length == 0 || t.length == N + STEPS, "%s: behind others the session is as it was, or empty",
-           strategies[i]);
+        ok(t.length == 0 || t.length == N + STEPS,
+           "%s: after an interrupted second prompt the session is unchanged or empty", strategies[i]);
         ok(t.length == 0 || (kvasir_session_logits(s, &(const float *){NULL}, msg, MSG) == KVASIR_OK),
            "with its logits");
         kvasir_session *copy;
@@ -348,8 +462,8 @@ static void check_callbacks(void)
     c.stop_at = -1;
     c.calls = 0;
     good(kvasir_session_feed(c.s, text_ids, N, KVASIR_PROMPT, NULL, msg, MSG), "a callback that calls back");
-    is_int(c.calls, (N + U_CHUNK - 1) / U_CHUNK, "comes behind each chunk");
-    is_int(c.inner, KVASIR_USAGE, "and is told that it may not");
+    is_int(c.calls, (N + U_CHUNK - 1) / U_CHUNK, "is called after each chunk");
+    is_int(c.inner, KVASIR_USAGE, "and its own calls are refused");
     kvasir_session_free(c.s);
     kvasir_model_free(c.m);
 }
@@ -367,6 +481,30 @@ static void check_defaults(void)
 }
 
 /* ---- text ---- */
+
+/* Conversations as JSON have the n ids of kvasir_chat. */
+static void check_chat_json(kvasir_model *m, const kvasir_message *talk, const int32_t *want, size_t n)
+{
+    int32_t ids[128];
+    size_t k;
+    char list[256], with[512];
+    snprintf(list, sizeof list, "[{\"role\":\"%s\",\"content\":\"%s\"},{\"role\":\"%s\",\"content\":\"%s\"}]",
+             talk[0].role, talk[0].content, talk[1].role, talk[1].content);
+    good(kvasir_chat_json(m, "chatml", list, ids, 128, &k, msg, MSG), "a list of messages");
+    ok(k == n && memcmp(ids, want, n * sizeof *ids) == 0, "has the ids of kvasir_chat");
+    snprintf(with, sizeof with, "{\"messages\":%s,\"x\":\"hi\"}", list);
+    good(kvasir_chat_json(m, "{{ x }}", with, ids, 128, &k, msg, MSG), "a template as text, with a variable");
+    good(kvasir_tokenize(m, "hi", 2, 0, ids + 64, 64, &n, msg, MSG), "its text");
+    ok(k == n && memcmp(ids, ids + 64, n * sizeof *ids) == 0, "has the same ids");
+    good(kvasir_chat_json(m, tap_path("tests/data/chat/tools.jinja"), list, ids, 128, &k, msg, MSG), "a file");
+    refused(kvasir_chat_json(m, "{% if %}", list, ids, 128, &k, msg, MSG), KVASIR_FORMAT,
+            "template:1: ", "a faulty text");
+    refused(kvasir_chat_json(m, NULL, "[", ids, 128, &k, msg, MSG), KVASIR_FORMAT, "conversation: not valid JSON",
+            "JSON");
+    refused(kvasir_chat_json(m, NULL, "3", ids, 128, &k, msg, MSG), KVASIR_FORMAT, "expected an array", "a number");
+    refused(kvasir_chat_json(m, NULL, "{}", ids, 128, &k, msg, MSG), KVASIR_USAGE, "no messages", "no messages");
+    refused(kvasir_chat_json(m, NULL, NULL, ids, 128, &k, msg, MSG), KVASIR_USAGE, "conversation: NULL", "NULL");
+}
 
 static void check_text(kvasir_model *m)
 {
@@ -397,7 +535,8 @@ static void check_text(kvasir_model *m)
     const kvasir_message talk[] = {{"system", "Be short."}, {"user", "Hi"}};
     good(kvasir_chat(m, "chatml", talk, 2, chat, 128, &n, msg, MSG), "a conversation");
     ok(n > 5 && n <= 128, "has tokens");
-    refused(kvasir_chat(m, "nonsense", talk, 2, chat, 128, &n, msg, MSG), KVASIR_UNSUPPORTED, "nonsense",
+    check_chat_json(m, talk, chat, n);
+    refused(kvasir_chat(m, "nonsense", talk, 2, chat, 128, &n, msg, MSG), KVASIR_USAGE, "template nonsense: no such",
             "a template that is not there");
     refused(kvasir_chat(m, NULL, talk, 0, chat, 128, &n, msg, MSG), KVASIR_USAGE, "none", "no messages");
     refused(kvasir_tokenize(m, text, 3, 64, ids, 64, &n, msg, MSG), KVASIR_UNSUPPORTED, "flags", "unknown flags");
@@ -629,6 +768,8 @@ int main(void)
     check_copies(m, "quest:budget=16:page=4:skip=0", path);
     check_rewind(m);
     check_sampling(m);
+    check_constraint(m);
+    check_penalties(m, path);
     check_selection(m, "full", N + STEPS);
     check_selection(m, "quest:budget=16:page=4:skip=0", 16 + 4);
     check_selection(m, "h2o:budget=24:skip=0", 25);

@@ -54,8 +54,10 @@ static void feed_both(kvasir_session *a, kvasir_session *b, const int32_t *ids, 
     good(kvasir_session_feed(b, ids, n, KVASIR_PROMPT, NULL, msg, MSG), "the same with drafts");
 }
 
+/* How many tokens adaptive drafts have depends on measured times; the counts are certain with adapt=off. */
 static void check_drafts(kvasir_model *m, kvasir_model *d, const char *store, const char *spec)
 {
+    const bool always = strstr(spec, "adapt=off") != NULL;
     const kvasir_sampling warm = {.struct_size = sizeof warm, .temperature = 0.8, .seed = 7},
                           penalty = {.struct_size = sizeof penalty, .repeat_penalty = 1.2};
     const kvasir_sampling *const by[] = {NULL, &warm, &penalty};
@@ -65,8 +67,9 @@ static void check_drafts(kvasir_model *m, kvasir_model *d, const char *store, co
         ok(steps_both(a, b, by[i], STEPS), "%s over %s, sampling %d: the bits of single steps", spec, store, i);
         kvasir_stats t = stats_of(b);
         printf("# %lld of %lld drafts were fed\n", (long long)t.draft_accepted, (long long)t.drafted);
-        ok(t.drafted > 0 && t.draft_accepted <= t.drafted, "there are drafts");
-        if (i == 0) ok(t.draft_accepted > 0, "some of which are right");
+        ok(t.draft_accepted <= t.drafted, "no more are fed than drafted");
+        if (always) ok(t.drafted > 0, "there are drafts");
+        if (always && i == 0) ok(t.draft_accepted > 0, "some of which are right");
         is_int(t.length, N + STEPS, "no more tokens are known than were fed");
         is_int(stats_of(a).drafted, 0, "and none without them");
         kvasir_session_free(a);
@@ -113,7 +116,7 @@ static void check_ahead(kvasir_model *m, kvasir_model *d, const char *path)
     good(kvasir_session_save(b, path, msg, MSG), "saved");
     kvasir_session_free(e);
     good(kvasir_session_load(&e, m, path, msg, MSG), "loaded without drafts");
-    ok(steps_both(e, b, NULL, 5), "goes on with the same bits");
+    ok(steps_both(e, b, NULL, 5), "continues with the same bits");
     good(kvasir_session_rewind(b, N + 2, msg, MSG), "rewound");
     good(kvasir_session_rewind(e, N + 2, msg, MSG), "rewound without");
     is_int(stats_of(b).length, N + 2, "its length");
@@ -130,14 +133,16 @@ static void check_ahead(kvasir_model *m, kvasir_model *d, const char *path)
 
 static void check_draft_options(void)
 {
-    static const char *const specs[] = {"ngram", "quest:budget=32:page=4", "ngram:n=3,fier:budget=24:n=5:adapt=off"};
+    static const char *const specs[] = {"ngram:adapt=off", "quest:budget=32:page=4:adapt=off",
+                                        "ngram:n=3,fier:budget=24:n=5:adapt=off", "ngram,quest:budget=32:page=4"};
+    const int n_specs = sizeof specs / sizeof *specs;
     char path[] = "/tmp/kvasir-options-XXXXXX";
     kvasir_options o = small_options(LIMIT);
     kvasir_model *m = open_model(MODEL, &o), *d;
     int fd = mkstemp(path);
     if (fd < 0 || !m) return;
     close(fd);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n_specs; i++) {
         o.draft = specs[i];
         d = open_model(MODEL, &o);
         check_drafts(m, d, "f16", specs[i]);
@@ -146,7 +151,8 @@ static void check_draft_options(void)
         kvasir_session *s;
         refused(kvasir_session_create(&s, d, "h2o:budget=16", NULL, 0, msg, MSG), KVASIR_UNSUPPORTED,
                 "draft cannot be verified", "an evictor");
-        refused(kvasir_session_create(&s, d, "full", "kivi2", 0, msg, MSG), KVASIR_UNSUPPORTED, "has codes", "codes");
+        refused(kvasir_session_create(&s, d, "full", "kivi2", 0, msg, MSG), KVASIR_UNSUPPORTED,
+                "is quantized as tokens arrive", "codes");
         kvasir_model_free(d);
     }
     unlink(path);
@@ -159,7 +165,7 @@ static void check_draft_options(void)
     o.draft = "quest";
     o.prefix_ram = 1 << 20;
     refused(kvasir_model_load(&m, model_dir(MODEL), &o, msg, MSG), KVASIR_UNSUPPORTED,
-            "draft: 'quest' with a prefix cache", "a strategy's drafts and the cache");
+            "draft: 'quest': strategies cannot draft with a prefix cache", "a strategy's drafts and the cache");
 }
 
 /* A step that fails is forgotten with what it verified. */
@@ -181,7 +187,7 @@ static void check_not_finite(void)
     ok(same_logits(s, t), "the logits before it stay");
     ok(kvasir_decode(&s, 1, &next, msg, MSG) == KVASIR_OK && kvasir_decode(&t, 1, &next, msg, MSG) == KVASIR_OK &&
            same_logits(s, t),
-       "and the session goes on");
+       "and the session continues");
     kvasir_session_free(s);
     kvasir_session_free(t);
     kvasir_model_free(m);
@@ -370,7 +376,7 @@ static void check_many(const char *gemm)
         for (int i = 0; i < MANY; i += 3) read &= same_selection(s[i], alone[i]);
     }
     kvasir_session *twice[] = {s[0], s[0]};
-    refused(kvasir_decode(twice, 2, ids, msg, MSG), KVASIR_USAGE, "again", "a session twice in a step");
+    refused(kvasir_decode(twice, 2, ids, msg, MSG), KVASIR_USAGE, "same session", "a session twice in a step");
     ok(same, "%s: %d sessions of one step, each with the bits that it has alone", gemm, MANY);
     ok(read, "%s: and what it reads alone", gemm);
     for (int i = 0; i < MANY; i++) {

@@ -10,7 +10,7 @@
 #include "tests/unit/files.h"
 #include "tests/unit/metric_rows.h"
 
-static longbench_table table;
+static longbench_table datasets;
 static metrics *m;
 
 /* ---- the table ---- */
@@ -47,9 +47,9 @@ enum { N_EXPECTED = sizeof expected / sizeof *expected };
 
 static void test_table(void)
 {
-    is_int((long long)table.names.n, N_EXPECTED, "datasets");
-    for (size_t i = 0; i < table.names.n && i < N_EXPECTED; i++) {
-        const longbench_dataset *d = &table.d[i];
+    is_int((long long)datasets.names.n, N_EXPECTED, "datasets");
+    for (size_t i = 0; i < datasets.names.n && i < N_EXPECTED; i++) {
+        const longbench_dataset *d = &datasets.d[i];
         const char *f = expected[i].flags;
         ok(strcmp(d->name, expected[i].name) == 0 && strcmp(metric_name(d->metric), expected[i].metric) == 0 &&
                d->max_new_tokens == expected[i].max_new && d->longbench_e == (strchr(f, 'E') != NULL) &&
@@ -67,16 +67,16 @@ static void test_find(void)
     const longbench_dataset *d;
     char long_name[300];
     err e = {0};
-    is_ok(longbench_find(&d, &table, "samsum.jsonl", 6, &e), &e, "a name with something behind it");
+    is_ok(longbench_find(&d, &datasets, "samsum.jsonl", 6, &e), &e, "a name with a suffix");
     is_str(d->name, "samsum", "is found");
     for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
         e = (err){0};
-        is_err(longbench_find(&d, &table, near[i][0], strlen(near[i][0]), &e), &e, ST_USAGE, near[i][1],
+        is_err(longbench_find(&d, &datasets, near[i][0], strlen(near[i][0]), &e), &e, ST_USAGE, near[i][1],
                "nearest to '%s'", near[i][0]);
     }
     memset(long_name, 'x', sizeof long_name);
     e = (err){0};
-    is_err(longbench_find(&d, &table, long_name, sizeof long_name, &e), &e, ST_USAGE, "nearest", "a long name");
+    is_err(longbench_find(&d, &datasets, long_name, sizeof long_name, &e), &e, ST_USAGE, "nearest", "a long name");
 }
 
 /* ---- scores ---- */
@@ -92,7 +92,7 @@ static bool score_row(const json_t *row, longbench_scores *s)
     metric_case c = {
         .answers = answer, .classes = json_is_array(labels) ? label : NULL, .n_classes = json_array_size(labels)};
     for (size_t i = 0; i < c.n_classes; i++) label[i] = json_text(json_array_get(labels, i));
-    if (longbench_find(&d, &table, name, strlen(name), &e) != ST_OK) return false;
+    if (longbench_find(&d, &datasets, name, strlen(name), &e) != ST_OK) return false;
     for (size_t i = 0; i < json_array_size(preds); i++) {
         const json_t *a = json_array_get(json_object_get(row, "answers"), i);
         c.prediction = json_text(json_array_get(preds, i));
@@ -143,7 +143,7 @@ static status score_text(const char *dataset, const char *s, size_t n, bool need
     *out = (longbench_scores){0};
     snprintf(path, sizeof path, "%s/x.jsonl", work);
     write_file(path, s, n);
-    status st = longbench_find(&d, &table, dataset, strlen(dataset), e);
+    status st = longbench_find(&d, &datasets, dataset, strlen(dataset), e);
     if (st == ST_OK) st = longbench_score_file(m, d, path, need_length, out, e);
     unlink(path);
     return st;
@@ -162,7 +162,7 @@ static void test_files(void)
         {"{\"pred\":\"x\",\"answers\":[\"x\"]}\n{", "line 2: not valid JSON"},
         {"[]", "line 1: the top level"},
         {"{\"answers\":[\"x\"]}", "line 1: 'pred'"},
-        {"{\"pred\":1,\"answers\":[\"x\"]}", "'pred': expected a text"},
+        {"{\"pred\":1,\"answers\":[\"x\"]}", "'pred': expected a string"},
         {"{\"pred\":\"x\"}", "'answers'"},
         {"\n{\"pred\":\"x\",\"answers\":[]}", "line 2: 'answers'"},
         {"{\"pred\":\"x\",\"answers\":\"x\"}", "'answers'"},
@@ -234,7 +234,7 @@ int main(void)
 {
     err e = {0};
     if (!mkdtemp(work)) abort();
-    if (!is_ok(longbench_open(&table, tap_path("eval"), &e), &e, "the table opens")) return tap_done();
+    if (!is_ok(longbench_open(&datasets, tap_path("eval"), &e), &e, "the table opens")) return tap_done();
     if (!is_ok(metrics_open(&m, tap_path("eval"), &e), &e, "metrics")) return tap_done();
     test_table();
     test_find();
@@ -242,7 +242,7 @@ int main(void)
     test_files();
     test_bad_table();
     metrics_destroy(m);
-    longbench_close(&table);
+    longbench_close(&datasets);
     rmdir(work);
     return tap_done();
 }

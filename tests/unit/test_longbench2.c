@@ -49,7 +49,7 @@ static void test_choices(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         is_int(longbench2_choice(utf8_of(cases[i].output)), cases[i].want, "choice of output %zu", i);
-    is_int(longbench2_choice((utf8_text){"\0The correct answer is (C)\0", 27}), 'C', "beside NULs");
+    is_int(longbench2_choice((utf8_text){"\0The correct answer is (C)\0", 27}), 'C', "next to NULs");
     is_int(longbench2_choice((utf8_text){NULL, 0}), 0, "of nothing");
 }
 
@@ -130,7 +130,7 @@ static bool read_samples(sample_list *d, const char *rel)
     return is_ok(read_source(d, &s, &e), &e, "%s", rel);
 }
 
-/* The filled prompts (of the benchmark itself) that stand beside the format's samples. */
+/* The filled prompts (of the benchmark itself) stored next to the format's samples. */
 static void test_fill(void)
 {
     sample_list d;
@@ -228,18 +228,18 @@ static void test_data(void)
     refuses("", "no samples");
     refuses("[]", "no samples");
     refuses("[", "record 1: not valid JSON");
-    refuses("[" GOOD, "record 1: the list has no end");
+    refuses("[" GOOD, "record 1: unterminated list");
     refuses("[" GOOD ",]", "record 2: not valid JSON");
-    refuses("[" GOOD "] x", "more text behind the list");
+    refuses("[" GOOD "] x", "trailing text after the list");
     refuses("[" GOOD GOOD "]", "record 1: not valid JSON");
     refuses("[1]", "record 1: ");
     refuses(GOOD "\n{\"context\":", "line 2: not valid JSON");
-    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\"}]", "record 2: 'context': expected a text");
-    refuses("{\"_id\":1}", "line 1: '_id': expected a text");
+    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\"}]", "record 2: 'context': expected a string");
+    refuses("{\"_id\":1}", "line 1: '_id': expected a string");
     refuses("{" RECORD "\"answer\":\"E\",\"context\":\"c\"}", "'answer' is 'E', expected A, B, C or D");
     refuses("{" RECORD "\"answer\":\"AB\",\"context\":\"c\"}", "'answer' is 'AB'");
     refuses("{" RECORD "\"answer\":\"\",\"context\":\"c\"}", "'answer' is ''");
-    refuses("{" RECORD "\"answer\":null,\"context\":\"c\"}", "'answer': expected a text");
+    refuses("{" RECORD "\"answer\":null,\"context\":\"c\"}", "'answer': expected a string");
     refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\\u0000\"}", "'context' holds the character U+0000");
     /* Python's json refuses the first, and its tokenizers the lone surrogate. */
     refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\xff\"}", ", in 'context': unable to decode byte 0xff");
@@ -259,7 +259,7 @@ static void test_folders(void)
     err e = {0};
     make_dir(dir, sizeof dir);
     sample_source s = {.data = dir};
-    is_err(read_source(&d, &s, &e), &e, ST_IO, "no data.json", "an empty folder");
+    is_err(read_source(&d, &s, &e), &e, ST_IO, "neither data.json nor data.jsonl exists", "an empty folder");
     samples_free(&d);
     snprintf(path, sizeof path, "%s/data.json", dir);
     write_file(path, "[" GOOD "]", sizeof GOOD + 1);
@@ -270,13 +270,13 @@ static void test_folders(void)
     snprintf(both, sizeof both, "%s,%s", dir, path);
     s.data = both;
     e = (err){0};
-    is_err(read_source(&d, &s, &e), &e, ST_USAGE, "of another file of the list", "the same samples twice");
+    is_err(read_source(&d, &s, &e), &e, ST_USAGE, "has the same content as another file", "the same samples twice");
     samples_free(&d);
     unlink(path);
     remove_dir(dir);
 }
 
-/* Allocations that fail leave nothing behind, and say so. */
+/* Failing allocations leak nothing and are reported. */
 static void test_memory(void)
 {
     char dir[64], path[128];
@@ -330,7 +330,6 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     prompter p = {.tok = t,
                   .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
                   .wrap = raw ? WRAP_RAW : WRAP_TEMPLATE,
-                  .chat_template = r->chat,
                   .joined = true,
                   .clean = r->clean};
     prompt_text text;

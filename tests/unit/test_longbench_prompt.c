@@ -11,13 +11,13 @@
 #include "kernels/base/mem.h"
 #include "tests/unit/prompt_fixture.h"
 
-static longbench_table table;
+static longbench_table datasets;
 static const sample_list list_of_samples = {.size = sizeof(longbench_sample), .drop = longbench_drop};
 
 static const longbench_dataset *dataset(const char *name)
 {
     const longbench_dataset *d;
-    if (longbench_find(&d, &table, name, strlen(name), NULL) != ST_OK) abort();
+    if (longbench_find(&d, &datasets, name, strlen(name), NULL) != ST_OK) abort();
     return d;
 }
 
@@ -55,7 +55,7 @@ static void test_samples(void)
     sample_source s = {.data = path};
     size_t n_prompts = 0, last = 0, n_datasets = 0;
     bool same = true;
-    if (!is_ok(longbench_read(&data, &table, &s, NULL, &e), &e, "the samples")) {
+    if (!is_ok(longbench_read(&data, &datasets, &s, NULL, &e), &e, "the samples")) {
         samples_free(&data);
         return;
     }
@@ -66,7 +66,7 @@ static void test_samples(void)
         prompt_text t;
         if (i == 0 || last != x->at.dataset) n_datasets++;
         last = x->at.dataset;
-        if (!want || prompt_fill(&t, table.d[x->at.dataset].prompt, f, 2, &e) != ST_OK) continue;
+        if (!want || prompt_fill(&t, datasets.d[x->at.dataset].prompt, f, 2, &e) != ST_OK) continue;
         same &= strcmp(t.s, want) == 0;
         n_prompts++;
         mem_free(t.s);
@@ -221,9 +221,10 @@ static bool starts_with(const token_list *l, const tokenizer *t, int n_bos)
 static void test_prompts(void)
 {
     tokenizer *t = open_small("llama3");
-    prompter p = {.tok = t, .max_length = 4000, .chat_template = "llama3"};
+    prompter p = {.tok = t, .max_length = 4000};
     prompt_tokens chat, raw, twice, cut;
-    if (!t) return;
+    err e = {0};
+    if (!t || !is_ok(tokenizer_set_template(t, "llama3", &e), &e, "a template")) return;
     const int32_t turn = tokenizer_special_id(t, "<|start_header_id|>");
     make(&chat, &p, "qasper", "c", "q");
     ok(starts_with(&chat.head, t, 1) && chat.head.ids[1] == turn && chat.tail.n == 0, "the template, one BOS");
@@ -254,10 +255,10 @@ static void test_prompts(void)
     prompt_tokens_free(&raw);
     prompt_tokens_free(&twice);
     prompt_tokens_free(&cut);
-    err e = {0};
     p = (prompter){.tok = t, .max_length = 4000};
+    is_ok(tokenizer_set_template(t, NULL, &e), &e, "the model's own template");
     is_err(longbench_prompt_make(&chat, &p, dataset("qasper"), (utf8_text){"c", 1}, (utf8_text){"q", 1}, &e), &e,
-           ST_UNSUPPORTED, "chat template", "no template is known");
+           ST_UNSUPPORTED, "chat template", "there is none");
     prompt_tokens_free(&chat);
     tokenizer_free(t);
 }
@@ -281,14 +282,14 @@ static bool read_real(sample_list *out, const char *dir)
         if (system(cmd) != 0) return false;
     }
     sample_source s = {.data = dir, .limit = 5};
-    return is_ok(longbench_read(out, &table, &s, NULL, &e), &e, "the real data");
+    return is_ok(longbench_read(out, &datasets, &s, NULL, &e), &e, "the real data");
 }
 
 static const longbench_sample *find_sample(const sample_list *data, const char *name, int64_t index)
 {
     for (size_t i = 0; i < data->n; i++) {
         const longbench_sample *s = samples_at(data, i);
-        if (strcmp(table.d[s->at.dataset].name, name) == 0 && s->at.index == index) return s;
+        if (strcmp(datasets.d[s->at.dataset].name, name) == 0 && s->at.index == index) return s;
     }
     return NULL;
 }
@@ -308,12 +309,11 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     prompter p = {.tok = t,
                   .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
                   .wrap = chat ? WRAP_TEMPLATE : WRAP_RAW,
-                  .chat_template = r->chat,
                   .decode = strcmp(variant, "decode") == 0,
                   .clean = r->clean};
     prompt_tokens out;
     if (!s) return false;
-    status st = longbench_prompt_make(&out, &p, &table.d[s->at.dataset], s->p.text, s->input, NULL);
+    status st = longbench_prompt_make(&out, &p, &datasets.d[s->at.dataset], s->p.text, s->input, NULL);
     return is_prompt(j, &out, st);
 }
 
@@ -329,7 +329,7 @@ static void test_real(void)
     snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
     sample_source s = {.data = path};
     if (ok(read_real(&d.real, dir), "the data unpacks") &&
-        ok(longbench_read(&d.own, &table, &s, NULL, NULL) == ST_OK, "our own samples"))
+        ok(longbench_read(&d.own, &datasets, &s, NULL, NULL) == ST_OK, "our own samples"))
         check_real_prompts("tests/data/longbench/prompts.jsonl", 284, agrees, &d);
     samples_free(&d.real);
     samples_free(&d.own);
@@ -340,7 +340,7 @@ static void test_real(void)
 int main(void)
 {
     err e = {0};
-    if (!is_ok(longbench_open(&table, tap_path("eval"), &e), &e, "the table")) return tap_done();
+    if (!is_ok(longbench_open(&datasets, tap_path("eval"), &e), &e, "the table")) return tap_done();
     test_fill();
     test_samples();
     test_truncation();
@@ -349,6 +349,6 @@ int main(void)
     test_stops();
     test_prompts();
     test_real();
-    longbench_close(&table);
+    longbench_close(&datasets);
     return tap_done();
 }

@@ -48,7 +48,7 @@ static void mean_run(decoder *d, const attn_step *s, const block *b, size_t rows
     const backend_ops *o = d->be->ops;
     const mean_weights *w = b->w;
     size_t cols = w->out.cols, first = cols * (size_t)backend_rank(d->be);
-    buf room = decoder_room(d, b);
+    buf room = decoder_scratch(d, b);
     const linear_job job = {d->xn, w->out, {.p = {NULL}}};
     const projection p = {.jobs = &job, .n_jobs = 1, .x = room, .n = rows, .exact = d->opt.exact, .into = d->x};
     float x[HIDDEN], sum[HIDDEN + 1];
@@ -99,7 +99,7 @@ static status parts_open(parts *p, const char *device, comm *ranks, size_t chunk
 {
     backend_options bo = {.device = device, .n_threads = 1, .ranks = ranks};
     decoder_options opt = {.chunk = chunk, .max_batch = 2, .exact = true};
-    attn_options ao = {.kv = kv_exact(DT_F32)};
+    attn_options ao = {.kv = kv_plain(DT_F32)};
     st_file *f;
     memset(p, 0, sizeof *p);
     TRY(st_open(&f, tap_path("tests/data/mean/expected.safetensors"), e));
@@ -183,7 +183,7 @@ static void test_fork(parts *p)
     feed(p, s, 0, 16, "before the copy");
     is_int(session_snapshot(s, NULL), ST_UNSUPPORTED, "no room for snapshots");
     is_ok(session_keep(&c, s, &none, &e), &e, "copy");
-    step(p, s, 16, 20, "the session goes on");
+    step(p, s, 16, 20, "the session continues");
     for (int i = 0; i < 2; i++) is_ok(session_load(two[i], c, &none, &e), &e, "given");
     step(p, two[0], 16, 20, "the first copy");
     step(p, two[1], 16, 18, "the second copy");
@@ -264,7 +264,7 @@ static void test_device(const char *device, size_t chunk)
     parts p;
     if (is_ok(parts_open(&p, device, NULL, chunk, &e), &e, "%s, chunk %zu", device, chunk)) {
         attn_spec streaming;
-        attn_options ao = {.kv = kv_exact(DT_F32)};
+        attn_options ao = {.kv = kv_plain(DT_F32)};
         is_int(decoder_attn_shape(p.d)->n_layers, 2, "layers with keys and values");
         session *s = new_session(&p, 0);
         is_int((long long)session_state_bytes(s), 2 * (HIDDEN + 1) * 4, "bytes of state");

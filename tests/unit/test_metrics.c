@@ -221,12 +221,13 @@ static void test_labels(void)
     read_labels("null", NULL);
     err e;
     double x;
-    is_err(score("math_find", utf8_of("5"), "five", NULL, &x, &e), &e, ST_FORMAT, "'five' is no number",
+    is_err(score("math_find", utf8_of("5"), "five", NULL, &x, &e), &e, ST_FORMAT, "'five' is not a number",
            "a label that is no number");
-    is_err(score("code_run", utf8_of("5"), "0x5", NULL, &x, &e), &e, ST_FORMAT, "is no number",
+    is_err(score("code_run", utf8_of("5"), "0x5", NULL, &x, &e), &e, ST_FORMAT, "is not a number",
            "nor are hexadecimal ones");
-    is_err(score("math_calc", utf8_of("5"), "", NULL, &x, &e), &e, ST_FORMAT, "is no number", "nor is nothing");
-    is_err(score("math_find", utf8_of("5"), "1e999", NULL, &x, &e), &e, ST_FORMAT, "is no number", "nor is infinity");
+    is_err(score("math_calc", utf8_of("5"), "", NULL, &x, &e), &e, ST_FORMAT, "is not a number", "nor is nothing");
+    is_err(score("math_find", utf8_of("5"), "1e999", NULL, &x, &e), &e, ST_FORMAT, "is not a number",
+           "nor is infinity");
     is_err(score("code_debug", utf8_of("5"), "foo", NULL, &x, &e), &e, ST_FORMAT, "its letter",
            "an option without its letter");
     utf8_text two[] = {utf8_of("foo"), utf8_of("E")};

@@ -3,7 +3,7 @@
 /* Builds: shim race device */
 #include "config.h"
 
-#include "kernels/ops_weights.h"
+#include "kernels/qblock_random.h"
 #include "tests/unit/op_table.h"
 
 /* ---- memory ---- */
@@ -74,6 +74,56 @@ static void embed(op_run *x, const int64_t *p)
     buf out = op_out(x, 4 * n * cols, BITS, 0), table = op_in(x, h, rows * cols * dtype_size(t));
     x->be->ops->embed(x->be, out, (weight){table, t, rows, cols}, op_in(x, ids, 4 * n), n);
     free(h), free(ids);
+}
+
+/* Fills a matrix with random blocks whose weights are positive on average, so that no sum cancels to almost nothing.
+ * The padding is filled too: its products are not used. */
+static unsigned char *random_blocks(rng *r, dtype t, size_t rows, size_t cols)
+{
+    unsigned char *w = xmalloc(weight_bytes(t, rows, cols));
+    qblock_values v = {0};
+    for (size_t i = 0; i < qblock_groups(rows) * QBLOCK_ROWS; i++)
+        for (size_t b = 0; b * qblock_cols(t) < cols; b++) {
+            qblock_random(&v, t, 2, r);
+            v.m &= 0x7fff;
+            v.z &= 7; /* below the mean code, so that sums do not cancel */
+            for (size_t j = 0; j < sizeof v.s; j++) v.s[j] &= 127;
+            for (size_t c = 0; c < qblock_cols(t) && t == DT_FP8; c++) v.code[c] &= 127;
+            for (size_t c = 0; c < qblock_cols(t) && qblock_offset(t); c++)
+                if (v.code[c] < qblock_offset(t)) v.code[c] |= (uint8_t)(rng_next(r) & (unsigned)qblock_offset(t));
+            qblock_put(qblock_at(w, t, cols, i, b), t, i, &v);
+        }
+    return w;
+}
+
+/* A table in blocks: random ones, and for types that `quantize` makes one whose values it keeps. */
+static void embed_blocks(op_run *x, const int64_t *p)
+{
+    dtype t = (dtype)p[0];
+    size_t cols = (size_t)p[1], rows = (size_t)p[2], n = 2 * rows, bytes = weight_bytes(t, rows, cols);
+    int32_t *ids = xmalloc(4 * n);
+    unsigned char *b = xmalloc(bytes);
+    float *f = xmalloc(4 * rows * cols);
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)((i * 5 + 1) % rows);
+    for (size_t i = 0; i < bytes; i++) b[i] = (unsigned char)rng_next(&x->r);
+    for (size_t i = 0; i < bytes; i += 2)
+        if (i % qblock_bytes(t) < qblock_head_bytes(t)) b[i + 1] &= 0xbf; /* finite */
+    for (size_t i = 0; i < rows * cols; i++) { /* codes from the lowest, times a scale for each block */
+        int low = t == DT_Q8 ? -127 : -8,
+            c = i % cols % QBLOCK_COLS ? (int)(rng_next(&x->r) % (unsigned)(-2 * low)) : 0;
+        f[i] = ldexpf((float)(low + c), (int)((i / cols * 3 + i % cols / QBLOCK_COLS) % 20) - 12);
+    }
+    buf id = op_in(x, ids, 4 * n), plain = op_in(x, f, 4 * rows * cols), want = op_out(x, 4 * n * cols, BITS, 0),
+        kept = op_inout(x, NULL, bytes, IN, 0), got = op_out(x, 4 * n * cols, BITS, 0),
+        any = op_out(x, 4 * n * cols, BITS, 0);
+    const backend_ops *o = x->be->ops;
+    o->embed(x->be, any, (weight){op_in(x, b, bytes), t, rows, cols}, id, n);
+    free(ids), free(b), free(f);
+    if (!dtype_is_quantized_to(t)) return;
+    o->quantize(x->be, kept, t, (weight){plain, DT_F32, rows, cols});
+    o->embed(x->be, want, (weight){plain, DT_F32, rows, cols}, id, n);
+    o->embed(x->be, got, (weight){kept, t, rows, cols}, id, n);
+    op_same(x, want, got, 4 * n * cols, "the values before quantizing");
 }
 
 /* silu on [-80, 80], then whatever a float may be; the vector's tails. */
@@ -247,8 +297,10 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
         if (k != 1) q.job[k].bias = (weight){op_as(x, q.m[k], type), type, 1, q.m[k]};
         free(room), free(w);
         if (!dtype_in_qblocks(held)) continue;
-        buf blocks = op_inout(x, NULL, weight_bytes(held, q.m[k], cols), BITS, 0);
-        x->be->ops->quantize(x->be, blocks, held, q.job[k].w);
+        unsigned char *any = dtype_is_quantized_to(held) ? NULL : random_blocks(&x->r, held, q.m[k], cols);
+        buf blocks = op_inout(x, any, weight_bytes(held, q.m[k], cols), BITS, 0);
+        if (!any) x->be->ops->quantize(x->be, blocks, held, q.job[k].w);
+        free(any);
         q.job[k].w.p = blocks, q.job[k].w.type = held;
     }
     return q;
@@ -302,8 +354,8 @@ static void linear(op_run *x, const int64_t *p)
                 "a part of w");
 }
 
-/* What stands around the products: the bits of its ops, one after the other. p: columns, rows of x, of w, how weights
- * are held, of elements of which type, exact, what is wanted, the norm's type. */
+/* Products fused with the ops around them have the bits of these ops. p: columns, rows of x, rows of w, storage type of
+ * the weights, type of their elements, exact, requested fusion, type of the norm. */
 static void project(op_run *x, const int64_t *p)
 {
     const backend_ops *o = x->be->ops;
@@ -351,7 +403,7 @@ static void odd_x(op_run *x, const int64_t *p)
     q.job[0].out = out;
     x->be->ops->linear(x->be, q.job, 1, q.x, N, p[2]);
     op_same(x, plain, out, 4 * M, "the row before");
-    op_same(x, buf_at(plain, 8 * M), buf_at(out, 8 * M), 4 * M, "the row behind");
+    op_same(x, buf_at(plain, 8 * M), buf_at(out, 8 * M), 4 * M, "the row after it");
     float *row = op_see(x, buf_at(out, 4 * M), 4 * M);
     for (size_t i = 0; i < M; i++) op_note(x, isfinite(odd[p[0]]) || !isfinite(row[i]), "output %zu is finite", i);
     free(row);
@@ -375,12 +427,19 @@ static void quantize(op_run *x, const int64_t *p)
 #define TAILS                                                                                                          \
     OP_P(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,    \
          30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 48, 63, 64, 65, 96, 100, 127, 128, 255, 256, 257, 1030, 2051)
+#define OF_FILES  OP_P(DT_Q4Z, DT_Q4K, DT_Q5K, DT_Q6K, DT_FP8, DT_Q4G, DT_Q4G32)
 #define HEAD_DIMS OP_P(2, 6, 8, 10, 14, 16, 18, 30, 32, 34, 64, 80, 96, 128, 256)
 
 static const op_test tests[] = {
     {"memory", memory, 2, 1, 0, {OP_P(700, 3 << 19)}},
     {"rmsnorm", rmsnorm, 159, 5, 29, {TAILS, OP_TYPES}},
     {"embed", embed, 6, 2, 0, {OP_TYPES, OP_P(37, 64)}},
+    {"embed, weights of 8 and 4 bits",
+     embed_blocks,
+     96,
+     12,
+     24,
+     {OP_P(DT_Q8, DT_Q4), OP_P(1, 16, 31, 32, 33, 64, 100, 576), OP_P(1, 15, 16, 17, 40)}},
     {"swiglu, add", swiglu, 300, 17, 61, {TAILS, OP_P(0, 0, 1, 2)}},
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
     {"rope_table, rope",
@@ -449,6 +508,40 @@ static const op_test tests[] = {
      43,
      {OP_P(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10), OP_P(1, 15, 16, 17, 40), OP_P(1, 31, 32, 33, 100, 530), OP_TYPES,
       OP_P(DT_Q8, DT_Q4)}},
+#ifndef ON_CUDA /* which has no kernels for these types */
+    {"embed, types of files in blocks",
+     embed_blocks,
+     96,
+     12,
+     24,
+     {OF_FILES, OP_P(1, 31, 32, 33, 256, 288, 576), OP_P(1, 15, 16, 17, 40)}},
+    {"linear, types of files in blocks",
+     linear,
+     212,
+     22,
+     53,
+     {TAILS, OP_P(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16), OP_P(1, 15, 17, 50), OF_FILES, OP_TYPES, OP_BOOL}},
+    {"linear, many rows, types of files in blocks",
+     linear,
+     48,
+     8,
+     23,
+     {OP_P(1, 31, 32, 97, 128, 256, 300, 1000), OP_P(9, 16, 31, 32, 33, 127), OP_P(16, 33, 129), OF_FILES, OP_TYPES,
+      OP_BOOL}},
+    {"project, types of files in blocks",
+     project,
+     80,
+     7,
+     23,
+     {OP_P(1, 8, 31, 64, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16, 33), OP_P(40), OF_FILES, OP_P(0, 2, 4), OP_BOOL,
+      OP_TYPES}},
+    {"linear, odd numbers in x, types of files in blocks",
+     odd_x,
+     40,
+     5,
+     0,
+     {OP_P(0, 1, 2, 3, 4), OF_FILES, OP_BOOL, OP_BOOL}},
+#endif
 };
 
 #ifndef ON_CUDA

@@ -142,7 +142,7 @@ static void decode_biased(op_run *x, const int64_t *p)
 }
 
 /* A rope table of n rows for random positions. */
-static buf turns(op_run *x, size_t n, size_t dim)
+static buf rope_rows(op_run *x, size_t n, size_t dim)
 {
     int64_t *pos = xmalloc(8 * n);
     float *freq = xmalloc(4 * dim / 2);
@@ -155,26 +155,26 @@ static buf turns(op_run *x, size_t n, size_t dim)
 }
 
 /* The rows of a job that has no list, in their order as floats, with keys that were rotated before. */
-static kv_rows turned(op_run *x, const attn_job *j)
+static kv_rows roped(op_run *x, const attn_job *j)
 {
     size_t kv = j->rows.n_kv_heads, d = j->rows.head_dim, n = (size_t)j->n_max, bytes = 4 * kv * n * d;
     kv_rows r = {op_out(x, bytes, NMSE, 1e-10), op_out(x, bytes, BITS, 0), DT_F32, 0, kv, d, n, {0}, NULL, NULL};
     x->be->ops->codes->fetch(x->be, &r, &j->rows, j->first, j->n_max, op_read(x));
     for (size_t h = 0; h < kv; h++) {
         buf k = buf_at(r.k, 4 * h * n * d);
-        x->be->ops->rope(x->be, k, k, j->turn, n, 1, d, d / 2);
+        x->be->ops->rope(x->be, k, k, j->rope, n, 1, d, d / 2);
     }
     return r;
 }
 
 /* Keys that are turned as they are read: as keys that were turned before, on the CPU to the bit. */
-static void decode_turned(op_run *x, const int64_t *p)
+static void decode_roped(op_run *x, const int64_t *p)
 {
     op_shape s = shape_of(p);
     s.rounded = false;
     attn_job j = op_attn(x, &s);
     size_t out = 4 * j.n_heads * s.dim;
-    j.turn = turns(x, s.n, s.dim);
+    j.rope = rope_rows(x, s.n, s.dim);
     j.out = op_out(x, out, NMSE, 1e-10);
     j.lse = op_out(x, 4 * j.n_heads, NMSE, 1e-10);
     j.read = op_read(x);
@@ -184,9 +184,9 @@ static void decode_turned(op_run *x, const int64_t *p)
     run(x, &j, false);
     if (s.idx || j.range.p) return;
     attn_job plain = j;
-    plain.rows = turned(x, &j);
+    plain.rows = roped(x, &j);
     plain.first = 0;
-    plain.turn = plain.read = (buf){NULL};
+    plain.rope = plain.read = (buf){NULL};
     plain.out = op_out(x, out, NMSE, 1e-10);
     run(x, &plain, false);
     if (!op_on_cuda(x)) op_same(x, j.out, plain.out, out, "keys turned before");
@@ -268,7 +268,7 @@ static void batch(op_run *x, const int64_t *p)
                       .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
                       .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0};
         job[i] = op_attn(x, &s);
-        if (i % 4 == 3) job[i].turn = turns(x, s.n, s.dim);
+        if (i % 4 == 3) job[i].rope = rope_rows(x, s.n, s.dim);
         if (i % 3 == 1) job[i].bias_stride = s.n, job[i].bias = biases(x, &job[i], s.n);
         bytes = 4 * job[i].n_heads * s.dim;
         job[i].out = op_out(x, bytes, NMSE, allowed(x, &s, false));
@@ -314,7 +314,8 @@ static void together(op_run *x, const int64_t *p)
         job[i].out = op_out(x, bytes, IN, 0);
     }
     x->be->ops->attn_decode(x->be, job, JOBS);
-    for (size_t i = 0; i < JOBS; i++) op_same(x, alone[i], job[i].out, bytes, "beside others of its sequence");
+    for (size_t i = 0; i < JOBS; i++)
+        op_same(x, alone[i], job[i].out, bytes, "in a batch with other jobs of its sequence");
 }
 
 /* Rows in the order of slots. */
@@ -422,13 +423,13 @@ static const op_test tests[] = {
      0,
      {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2), OP_P(1), OP_BOOL}},
     {"decode with turned keys",
-     decode_turned,
+     decode_roped,
      360,
      7,
      61,
      {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, OP_P(0, 0, 2, 5), OP_P(1), OP_BOOL}},
     {"decode with turned keys, pieces",
-     decode_turned,
+     decode_roped,
      12,
      2,
      0,
@@ -453,7 +454,7 @@ static const op_test tests[] = {
      53,
      {BLOCK_DIMS, GROUPS, LENGTHS, BLOCK_TYPES, LISTS, SEEN, BANDS, NONE, TOKENS, OP_BOOL}},
     {"decode over rows in blocks with turned keys",
-     decode_turned,
+     decode_roped,
      100,
      7,
      41,
@@ -492,8 +493,8 @@ static void test_fault(void)
     backend_close(be);
 }
 
-/* What attn_decode alone knows. */
-static void test_prompt_fault(bool turned, const char *what)
+/* Jobs that only attn_decode supports. */
+static void test_prompt_fault(bool rope, const char *what)
 {
     backend *be = open_level("generic", 1);
     op_run x = {.be = be};
@@ -501,7 +502,7 @@ static void test_prompt_fault(bool turned, const char *what)
     op_shape s = {.n_tok = 2, .kv = 1, .group = 1, .dim = 8, .n = 4};
     attn_job j = op_attn(&x, &s);
     j.out = op_out(&x, 4 * s.n_tok * s.dim, IN, 0);
-    *(turned ? &j.turn : &j.bias) = op_floats(&x, s.n * s.dim);
+    *(rope ? &j.rope : &j.bias) = op_floats(&x, s.n * s.dim);
     be->ops->attn_prefill(be, &j);
     is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, what, "in a prompt a fault: %s", what);
     op_end(&x);
@@ -515,7 +516,7 @@ int main(void)
 #ifndef ON_CUDA
     test_fault();
     test_prompt_fault(false, "a bias");
-    test_prompt_fault(true, "keys to turn");
+    test_prompt_fault(true, "RoPE of keys");
 #endif
     return tap_done();
 }

@@ -49,7 +49,7 @@ static void bound_blocks(op_run *x, const int64_t *p)
     kv_rows a = op_rows(x, KV, dim, n, (dtype)p[3], 0, false);
     uint16_t odd = p[5] ? QBLOCK_NAN : QBLOCK_LARGEST;
     int64_t mid = (int64_t)n / 2;
-    a.turned = (unsigned)p[4];
+    a.rotated = (unsigned)p[4];
     x->be->ops->upload(x->be, buf_at(a.k, kv_row_bytes(a.type, dim) - sizeof odd), &odd, sizeof odd);
     coded_index blocks = {&a};
     score_job all = scored(x, &blocks, op_floats(x, heads * dim), heads, 0, (int64_t)n, stride), again = all;
@@ -84,7 +84,7 @@ static float some_key(op_run *x, int64_t kind, int64_t t, size_t c)
     return kind == KEYS_STEEP ? ldexpf(u, (int)(t % 6) - 2) : u;
 }
 
-/* Keys of n tokens, of which the first `coded` are in codes as a store makes them; the exact rows stay beside. */
+/* Keys of n tokens, of which the first `coded` are quantized as a store does; the exact rows are also kept. */
 typedef struct {
     kv_rows rows;
     float *k; /* [KV][n][dim] as stored */
@@ -117,10 +117,10 @@ static key_store keys_of(op_run *x, int64_t kind, size_t n, size_t coded, size_t
     return s;
 }
 
-/* All of them in blocks. */
-static key_store keys_in_blocks(op_run *x, int64_t kind, size_t n, size_t dim, dtype type, unsigned turned)
+/* The same with all rows in blocks. */
+static key_store keys_in_blocks(op_run *x, int64_t kind, size_t n, size_t dim, dtype type, unsigned rotated)
 {
-    key_store s = {.rows = {.type = type, .turned = turned, .n_kv_heads = KV, .head_dim = dim, .cap = n},
+    key_store s = {.rows = {.type = type, .rotated = rotated, .n_kv_heads = KV, .head_dim = dim, .cap = n},
                    .k = xmalloc(4 * KV * n * dim)};
     float *written = xmalloc(4 * KV * n * dim); /* [n][KV][dim] */
     for (size_t i = 0; i < KV * n * dim; i++) {
@@ -158,8 +158,8 @@ static int by_rank(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* What a head misses where the first k candidates in order are attended, of which the products are up and low; with
- * errors, that is the bound without its 1e-4. */
+/* Returns the fraction of the mass that a head misses if the first k candidates in order are attended. up and low bound
+ * the products from above and below. With errors, the result is the bound without its 1e-4. */
 static double missed(const certify_job *j, const ranked *order, int64_t k, const double *up, const double *low)
 {
     int64_t n = j->items.hi - j->items.lo;
@@ -232,7 +232,7 @@ static void certified(op_run *x, const int64_t *p)
     size_t n = (size_t)p[1], dim = (size_t)p[2], heads = KV * (size_t)p[3], lists = p[7] ? KV : heads, stride = n + 5;
     if (n > 500 && strcmp(x->be->name, "ref") == 0) return;
     key_store s =
-        p[9] ? keys_in_blocks(x, p[0], n, dim, p[4] ? DT_Q8 : DT_Q4, p[5] ? KV_TURNED_K : 0)
+        p[9] ? keys_in_blocks(x, p[0], n, dim, p[4] ? DT_Q8 : DT_Q4, p[5] ? KV_ROTATED_K : 0)
              : keys_of(x, p[0], n, n / CODE_GROUP * CODE_GROUP, dim, p[4] ? DT_F32 : DT_F16, p[5] ? 4 : 2, p[6]);
     float *q = random_f32(&x->r, heads * dim), *order = xmalloc(4 * lists * stride);
     coded_index index = {&s.rows};
@@ -342,7 +342,7 @@ static const op_test tests[] = {
      72,
      0,
      0,
-     {OP_P(32, 64, 128, 256), OP_P(1, 17, 130, 700), OP_P(1, 3, 9, 12), OP_P(DT_Q8, DT_Q4), OP_P(0, KV_TURNED_K),
+     {OP_P(32, 64, 128, 256), OP_P(1, 17, 130, 700), OP_P(1, 3, 9, 12), OP_P(DT_Q8, DT_Q4), OP_P(0, KV_ROTATED_K),
       OP_BOOL}},
     {"no list over rows in blocks misses more than its bound",
      certified,

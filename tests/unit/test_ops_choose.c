@@ -112,7 +112,7 @@ static int by_rank(const void *a, const void *b)
     return x->score != y->score ? (x->score < y->score ? 1 : -1) : x->i < y->i ? -1 : 1;
 }
 
-/* What a choice is made of. */
+/* Parameters of a selection. */
 typedef struct {
     int64_t items, lo, hi, head, tail, first, granule, slots;
 } choice;
@@ -206,7 +206,7 @@ static bool holds(const ranked *list, int64_t n, const mass_job *j, double scale
     return (with >= want - near || k == most) && (before < want + near || k == j->least);
 }
 
-/* How many items hold a share, in order. */
+/* Counts the first items in order that hold a fraction of the mass. */
 static void mass(op_run *x, const int64_t *p)
 {
     size_t lists = (size_t)p[4], n = (size_t)p[0], stride = n + 3;

@@ -77,7 +77,7 @@ static void blocks(op_run *x, const int64_t *p)
     kv_rows r = op_rows(x, KV, dim, n, (dtype)p[1], 0, false);
     int64_t lo = p[5] ? (int64_t)n / 3 : 0, mid = (lo + (int64_t)n) / 2;
     uint64_t read = 0;
-    r.turned = (unsigned)p[4];
+    r.rotated = (unsigned)p[4];
     row = kv_row_bytes(r.type, dim);
     coded_index index = {&r};
     score_job j = job_of(x, &index, op_floats(x, heads * dim), heads, lo, (int64_t)n), again = j;
@@ -92,7 +92,7 @@ static void blocks(op_run *x, const int64_t *p)
     unsigned char *held = op_see(x, r.k, KV * n * row);
     for (size_t h = 0; h < heads; h++) {
         size_t at = 4 * (h * j.stride + (size_t)lo);
-        if (r.turned & KV_TURNED_K) ref_turn(q + h * dim, dim);
+        if (r.rotated & KV_ROTATED_K) ref_hadamard(q + h * dim, dim);
         for (size_t t = (size_t)lo; t < n; t++) {
             ref_get_row(k, held + (h / (size_t)p[3] * n + t) * row, r.type, false, dim);
             op_note(x, got[h * j.stride + t] == ref_dot16(q + h * dim, k, dim), "head %zu, token %zu: %g", h, t,
@@ -152,7 +152,7 @@ static const op_test tests[] = {
      7,
      41,
      {OP_P(32, 64, 128, 256), OP_P(DT_Q8, DT_Q4), OP_P(1, 2, 17, 130, 700), OP_P(1, 2, 3, 4, 9, 12),
-      OP_P(0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V), OP_BOOL}},
+      OP_P(0, KV_ROTATED_K, KV_ROTATED_K | KV_ROTATED_V), OP_BOOL}},
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };
 

@@ -200,7 +200,7 @@ static void form(op_run *x, const int64_t *p)
     free(keys), free(rep);
 }
 
-/* Sinks, blocks and pending tokens, behind a window; the count of what is listed. */
+/* Sinks, blocks and pending tokens outside a window; and the number of listed tokens. */
 static void far_lists(op_run *x, const int64_t *p)
 {
     static const int64_t where[][4] = {{0, 3, 27, 29}, {12, 3, 27, 29}, {0, 3, 27, 27}, {0, 0, 0, 0}};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is kept of a store: quantized rows, attention sums, lists of kept rows. */
+/* Eviction and quantization: quantized rows, attention sums, lists of kept rows. */
 /* Builds: shim race device */
 #include "config.h"
 
@@ -39,7 +39,7 @@ static kv_codes code_buffers(op_run *x, const kv_rows *r, kv_codes c)
     return c;
 }
 
-/* All but the first two groups from permuted exact rows, at once and in steps; then all rows are fetched. */
+/* Quantizes all but the first two groups from permuted exact rows, at once and in steps; then fetches all rows. */
 static void encode(op_run *x, const int64_t *p)
 {
     enum { HEADS = 2, CAP = 32 };
@@ -337,7 +337,7 @@ static float random_score(op_run *x, int kind)
     }
 }
 
-/* What lists hold up to their ends becomes a result. */
+/* Adds the content of the lists up to their ends to the results. */
 static void keep_lists(op_run *x, lists *l, const kept_rows *k)
 {
     see_lists(x, l, k);

@@ -49,12 +49,12 @@ static void draw(op_run *x, const tables *t, size_t n, slot_range range)
         for (int64_t i = 0; i < list[2 * h + 1]; i++) {
             int32_t slot = idx[h * cap + (size_t)i];
             op_note(x, slot >= range.first && slot < range.first + range.n, "slot %d", slot);
-            op_note(x, i == 0 || slot > idx[h * cap + (size_t)i - 1], "slot %d behind another", slot);
+            op_note(x, i == 0 || slot > idx[h * cap + (size_t)i - 1], "slot %d out of order", slot);
         }
     free(q), free(list), free(idx);
 }
 
-/* Tables of all tokens, then of a part; samples of all, behind a window, of none. */
+/* Tables of all tokens, then of a part; samples of all tokens, of those before a window, of none. */
 static void lsh(op_run *x, const int64_t *p)
 {
     size_t dim = (size_t)p[0], kv = (size_t)p[1], n = (size_t)p[2], heads = kv * (size_t)p[3];

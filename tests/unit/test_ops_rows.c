@@ -6,9 +6,9 @@
 #include "kernels/ref/ref.h"
 #include "tests/unit/op_attn.h"
 
-#define DIMS   OP_P(32, 64, 128, 256)
-#define TYPES  OP_P(DT_Q8, DT_Q4)
-#define TURNED OP_P(0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V)
+#define DIMS    OP_P(32, 64, 128, 256)
+#define TYPES   OP_P(DT_Q8, DT_Q4)
+#define ROTATED OP_P(0, KV_ROTATED_K, KV_ROTATED_K | KV_ROTATED_V)
 
 enum { KV = 2, CAP = 24, NEW = 9 };
 
@@ -38,7 +38,7 @@ static void hold(op_run *x, const int64_t *p)
 {
     size_t dim = (size_t)p[0], bytes = KV * CAP * kv_row_bytes((dtype)p[1], dim), n = 4 * NEW * KV * dim;
     const backend_ops *o = x->be->ops;
-    kv_rows r = {.type = (dtype)p[1], .turned = (unsigned)p[2], .n_kv_heads = KV, .head_dim = dim, .cap = CAP};
+    kv_rows r = {.type = (dtype)p[1], .rotated = (unsigned)p[2], .n_kv_heads = KV, .head_dim = dim, .cap = CAP};
     r.k = op_out(x, bytes, BITS, 0), r.v = op_out(x, bytes, BITS, 0);
     float *f = numbers(x, 2 * NEW * KV, dim, p[3]);
     buf k = op_in(x, f, n), v = op_in(x, f + n / 4, n), held[2] = {op_out(x, n, BITS, 0), op_out(x, n, BITS, 0)};
@@ -59,12 +59,12 @@ static void hold(op_run *x, const int64_t *p)
     if (!p[3] && r.type == DT_Q8) op_same(x, is.k, again.k, 4 * KV * NEW * dim, "held again");
 }
 
-/* What a block loses: half a unit of its scale at most, and of turned rows a row of numbers of one size no more than
- * the same of all blocks together. */
+/* Error of a block: at most half a unit of its scale. For rotated rows of equal-sized numbers, a row's error is at most
+ * that of all blocks together. */
 static void loses(op_run *x, const int64_t *p)
 {
     size_t dim = (size_t)p[0], n = NEW * KV;
-    kv_rows r = {.type = (dtype)p[1], .turned = (unsigned)p[2], .n_kv_heads = KV, .head_dim = dim, .cap = CAP};
+    kv_rows r = {.type = (dtype)p[1], .rotated = (unsigned)p[2], .n_kv_heads = KV, .head_dim = dim, .cap = CAP};
     float *f = numbers(x, n, dim, false);
     buf k = op_in(x, f, 4 * n * dim), held = op_out(x, 4 * n * dim, BITS, 0);
     x->be->ops->codes->round(x->be, held, k, &r, false, NEW);
@@ -75,7 +75,7 @@ static void loses(op_run *x, const int64_t *p)
             double a = (double)f[i * dim + c], b = (double)got[i * dim + c];
             most = fmax(most, fabs(a)), sum += a * a, off += (a - b) * (a - b);
         }
-        double scale = r.turned ? sqrt(sum) : most; /* of a turned row no element is larger than its length */
+        double scale = r.rotated ? sqrt(sum) : most; /* of a turned row no element is larger than its length */
         op_note(x, off <= (double)dim * pow(0.51 * step * scale, 2), "row %zu loses %g of %g", i, sqrt(off), sqrt(sum));
     }
     free(f), free(got);
@@ -103,8 +103,8 @@ static seen see(op_run *x, const attn_job *j, const kv_rows *row)
     if (j->bias.p) f.bias = op_see(x, j->bias, 4 * heads * j->bias_stride);
     if (j->idx.p) f.slot = op_see(x, j->idx, 4 * j->idx_stride);
     for (size_t h = 0; h < heads; h++) {
-        if (j->rows.turned & KV_TURNED_K) ref_turn(f.q + h * d, d);
-        if (j->rows.turned & KV_TURNED_V) ref_turn(f.out + h * d, d);
+        if (j->rows.rotated & KV_ROTATED_K) ref_hadamard(f.q + h * d, d);
+        if (j->rows.rotated & KV_ROTATED_V) ref_hadamard(f.out + h * d, d);
     }
     return f;
 }
@@ -168,13 +168,13 @@ static void attend(op_run *x, const int64_t *p)
     size_t d = s.dim, cap = j.rows.cap, heads = j.n_heads;
     kv_rows row = floats(x, d, cap);
     j.range = (buf){NULL}, j.first = 0, j.n_max = (int64_t)s.n;
-    j.rows.turned = (unsigned)p[3];
+    j.rows.rotated = (unsigned)p[3];
     j.out = op_out(x, 4 * heads * d, NMSE, allowed(x));
     j.score_stride = s.n;
     j.scores = op_out(x, 4 * heads * s.n, UNIT, 1e-4);
     x->be->ops->attn_decode(x->be, &j, 1);
     kv_rows held = j.rows;
-    held.turned = 0; /* as it is held */
+    held.rotated = 0; /* as it is held */
     x->be->ops->codes->fetch(x->be, &row, &held, 0, (int64_t)cap, (buf){NULL});
     by_formula(x, &j, &row);
 }
@@ -270,7 +270,7 @@ static void together(op_run *x, const int64_t *p)
     buf out[JOBS], scores[JOBS];
     size_t heads = first.n_heads, bytes = 4 * heads * s.dim;
     first.range = (buf){NULL}, first.first = 0;
-    first.rows.turned = (unsigned)p[3];
+    first.rows.rotated = (unsigned)p[3];
     first.score_stride = first.bias_stride = s.n;
     for (size_t i = 0; i < JOBS; i++) {
         job[i] = first;
@@ -285,14 +285,14 @@ static void together(op_run *x, const int64_t *p)
     }
     x->be->ops->attn_decode(x->be, job, JOBS);
     for (size_t i = 0; i < JOBS; i++) {
-        op_same(x, out[i], job[i].out, bytes, "beside others of its sequence");
-        op_same(x, scores[i], job[i].scores, 4 * heads * s.n, "scores beside others");
+        op_same(x, out[i], job[i].out, bytes, "in a batch with other jobs of its sequence");
+        op_same(x, scores[i], job[i].scores, 4 * heads * s.n, "scores in a batch");
     }
 }
 
 static const op_test tests[] = {
-    {"rows in blocks: held and read", hold, 48, 1, 6, {DIMS, TYPES, TURNED, OP_BOOL}},
-    {"rows in blocks: what they lose", loses, 24, 3, 0, {DIMS, TYPES, TURNED}},
+    {"rows in blocks: held and read", hold, 48, 1, 6, {DIMS, TYPES, ROTATED, OP_BOOL}},
+    {"rows in blocks: what they lose", loses, 24, 3, 0, {DIMS, TYPES, ROTATED}},
     {"rows in blocks: attention", attend, 60, 1, 12, {DIMS, TYPES, OP_P(1, 3, 4), OP_P(0, 1, 2, 3)}},
     {"rows in blocks: not finite", spoilt, 8, 1, 4, {DIMS, TYPES}},
     {"blocks of codes: attention",

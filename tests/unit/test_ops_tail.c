@@ -43,8 +43,8 @@ static void sample(op_run *x, const int64_t *p)
     x->be->ops->tail->missed(x->be, &m, 1);
 }
 
-/* Logits 0, 1, 3, 2 of four of eight tokens that are left, with the logarithm of 2 each, beside an attended one of 4:
- * tau = 2 (e^0 + e^1 + e^3 + e^2) / (that + e^4), and successive differences. */
+/* Logits 0, 1, 3, 2 of four of the eight tokens outside the list, with the logarithm of 2 each, and an attended one of
+ * 4: tau = 2 (e^0 + e^1 + e^3 + e^2) / (that + e^4), and successive differences. */
 static void sample_example(op_run *x, const int64_t *p)
 {
     const float logits[] = {0, 1, 3, 2}, beside = 4;

@@ -8,7 +8,7 @@
 #include "kernels/ops_token.h"
 #include "tests/unit/op_attn.h"
 
-/* Whether the state of a selection is fresh; p 2: there is none, which is fresh. */
+/* Returns a selection state, fresh if p is 1; p 2: no state, which counts as fresh. */
 static buf state_of(op_run *x, int64_t p, int64_t end, int64_t lo, int64_t hi)
 {
     const int64_t s[TOKEN_STATE] = {p, 3, end, lo, p ? hi - lo : 0};

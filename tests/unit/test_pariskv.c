@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV beside what test_sequences.c replays: bytes, ways back, stores. */
+/* ParisKV, in addition to the replays of test_sequences.c: bytes, rewinding, stores. */
 /* Builds: race */
 #include "config.h"
 

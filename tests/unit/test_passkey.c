@@ -54,7 +54,7 @@ static void test_ask_first(void)
     is_ok(passkey_text(&first, 1000, 300, 42, true, &e), &e, "the question stands before the text too");
     char *at = strchr(first.s, '\n');
     is_int((long long)first.n, (long long)(plain.n + strlen(asked) - 1), "it is longer by it");
-    ok(at && strncmp(at, asked, strlen(asked)) == 0, "behind the intro");
+    ok(at && strncmp(at, asked, strlen(asked)) == 0, "after the introduction");
     memmove(at, at + strlen(asked) - 1, strlen(at + strlen(asked) - 1) + 1);
     ok(strcmp(first.s, plain.s) == 0, "the rest is the same");
     mem_free(plain.s);
@@ -99,7 +99,7 @@ static void test_answer(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         is_int(passkey_answer(cases[i].text, strlen(cases[i].text)), cases[i].value, "answer in '%s'", cases[i].text);
-    is_int(passkey_answer("12345", 2), 12, "nothing behind the end is read");
+    is_int(passkey_answer("12345", 2), 12, "nothing past the end is read");
 }
 
 /* ---- tokens ---- */

@@ -144,7 +144,7 @@ static int32_t bos_of(const json_t *m)
     return json_is_integer(bos) ? (int32_t)json_integer_value(bos) : -1;
 }
 
-/* Whether each point of the curve is exp of the mean of the first values. */
+/* True if each point of the curve is exp of the mean of the first values. */
 static bool same_curve(const json_t *line, const json_t *nll, double relative)
 {
     const json_t *curve = json_object_get(line, "curve"), *length = json_object_get(curve, "length");
@@ -304,7 +304,7 @@ static void check_stories(void)
 static const char *const lineup_all = "full,streaming:budget=32,quest:budget=48:skip=0,h2o:budget=24,"
                                       "fier:budget=16:skip=1,full:kv=kivi2/r=32/g=16,tova:budget=20";
 
-/* What a line says but for time. */
+/* Returns a copy of a line without its times. */
 static json_t *timeless(const json_t *line)
 {
     json_t *o = json_copy((json_t *)(uintptr_t)line);
@@ -348,8 +348,8 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
     close_run(&all);
 }
 
-/* How many allocations of a book's run were failed, one a time, until it went through; -1: it never did. The first
- * book is run without a failure: the backend's own scratch is there then. */
+/* Fails the allocations of a book's run one at a time until the run succeeds; returns their number, or -1 if it never
+ * succeeds. The first book runs without a failure, which allocates the backend's own scratch. */
 static long fail_all(pg19_run *r)
 {
     err e = {0};

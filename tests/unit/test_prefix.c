@@ -65,8 +65,8 @@ static void check_order(size_t one)
     is_int((long long)prefix_count(p).entries, 2, "both");
     e = (err){0};
     is_int((long long)keep(p, "full", key, true, 6, 0, FEW, one, &e), (long long)ST_NOMEM,
-           "beside it there is no room");
-    prefix_let_go(p, x);
+           "there is no room for another");
+    prefix_release(p, x);
     ok(prefix_shrink(p, 0) && prefix_count(p).entries == 0 && prefix_count(p).bytes == 0, "nothing is left");
     prefix_close(p);
 }
@@ -83,7 +83,7 @@ static void check_longer(size_t one)
     is_ok(keep(p, "full", key, true, 0, MORE, MORE, SIZE_MAX, &e), &e, "a longer one that begins with it");
     is_int((long long)prefix_count(p).entries, 2, "which replaces it once nobody uses it");
     is_int((long long)known(p, key, true, 0, MORE, false), MORE, "the longer one is found");
-    prefix_let_go(p, x);
+    prefix_release(p, x);
     is_int((long long)prefix_count(p).entries, 1, "then one is left");
     is_int((long long)known(p, key, true, 1, FEW, true), FEW, "and serves both");
     prefix_close(p);
@@ -112,7 +112,7 @@ static size_t bytes_kept(size_t free_bytes)
     attn_spec spec;
     int32_t ids[MORE + 1];
     err e = {0};
-    attn_options ao = {.kv = kv_exact(DT_F16)};
+    attn_options ao = {.kv = kv_plain(DT_F16)};
     const prefix_cache_options o = {.memory = SIZE_MAX, .ctx = CTX, .exact = true, .quiet = true};
     ids_of(ids, 0, MORE);
     available = SIZE_MAX;
@@ -145,6 +145,21 @@ static void check_room(void)
     parts.be->ops = real;
 }
 
+/* Short prompts do not use up the file descriptors of the process. */
+static void check_many(void)
+{
+    prefix_store *p;
+    err e = {0};
+    size_t failed = 0;
+    is_ok(prefix_open(&p, &(prefix_options){.memory = SIZE_MAX, .chunk = U_CHUNK}, &e), &e, "a store");
+    for (int i = 1; i <= 260; i++) failed += keep(p, "full", key, true, i, 0, U_CHUNK, SIZE_MAX, &e) != ST_OK;
+    is_int((long long)failed, 0, "260 prompts are kept");
+    is_int((long long)prefix_count(p).entries, 256, "of which 256 remain");
+    is_int((long long)known(p, key, true, 1, 0, false), 0, "the oldest is gone");
+    is_int((long long)known(p, key, true, 260, 0, false), U_CHUNK, "the newest is found");
+    prefix_close(p);
+}
+
 /* Other chunks give other bits. */
 static void check_build(void)
 {
@@ -170,6 +185,7 @@ int main(void)
         check_order(one);
         check_longer(one);
         check_room();
+        check_many();
         check_build();
     }
     parts_close(&parts);

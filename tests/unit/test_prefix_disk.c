@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/base/draft.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "generate/prefix_disk.h"
@@ -46,7 +46,7 @@ static int entries(void)
     return n;
 }
 
-/* What prompt `name` gives behind what is known of it; p NULL: nothing is. Returns how many tokens were. */
+/* Runs prompt `name` after its cached prefix; p NULL: no cache. Returns the number of cached tokens. */
 static size_t ask(answer *out, prefix_store *p, int name)
 {
     err e = {0};
@@ -65,7 +65,7 @@ static size_t ask(answer *out, prefix_store *p, int name)
         if (session_decode(&s, 1, &id, out->logits[1 + i], &e) != ST_OK) abort();
     }
     session_free(s);
-    if (x) prefix_let_go(p, x);
+    if (x) prefix_release(p, x);
     return n;
 }
 
@@ -192,10 +192,10 @@ static void check_failures(void)
     for (; whole < 3 && calls < 500; calls++) {
         prefix_store *p = store(UINT64_MAX);
         err e = {0};
-        file_draft_test_fail_at(calls);
+        temp_file_test_fail_at(calls);
         bad += try_to_keep(p, 1, &e) != ST_OK && e.code != ST_IO;
         prefix_close(p);
-        file_draft_test_fail_at(0);
+        temp_file_test_fail_at(0);
         p = store(UINT64_MAX);
         whole = ask(&got, p, 1) > 0 ? whole + 1 : 0;
         bad += memcmp(&cold, &got, sizeof cold) != 0;
@@ -204,6 +204,25 @@ static void check_failures(void)
     }
     is_int(bad, 0, "%d failures: whole or not there", calls - 3);
     is_int(whole, 3, "and whole where nothing fails");
+}
+
+/* A scan that runs out of memory must not take an entry for a damaged one. */
+static void check_memory(void)
+{
+    prefix_store *p = store(UINT64_MAX);
+    keep_one(p, 1);
+    prefix_close(p);
+    const int before = entries();
+    for (long n = 1; n <= 60; n++) {
+        mem_test_fail_at(n);
+        err e = {0};
+        const prefix_options o = {.memory = SIZE_MAX, .chunk = U_CHUNK, .dir = dir, .disk = UINT64_MAX};
+        status st = prefix_open(&p, &o, &e);
+        mem_test_fail_at(0);
+        if (st == ST_OK) prefix_close(p);
+    }
+    ok(before == 1 && entries() == 1, "an entry survives scans that run out of memory");
+    unlink(path);
 }
 
 static void check_folder(void)
@@ -235,6 +254,7 @@ int main(void)
         for (int last = 1; last <= 2; last++) check_limit(last);
         check_damage();
         check_failures();
+        check_memory();
         check_folder();
     }
     parts_close(&parts);

@@ -14,7 +14,7 @@
 #include "tests/unit/product.h"
 #include "tests/unit/spy_ops.h"
 
-/* A life of a sequence: two prompts with decode steps behind each. */
+/* Lifetime of a sequence: two prompts with decode steps after each. */
 enum { P1 = 41, P2 = 19, STEPS = 10, ALL = P1 + P2 + 2 * STEPS };
 typedef struct {
     head_rows prompt1[T_LAYERS * P1], step1[STEPS][T_LAYERS], prompt2[T_LAYERS * P2], step2[STEPS][T_LAYERS];
@@ -100,7 +100,7 @@ static void live(rig *r, attn_seq *s, int64_t chunk, life *out)
 
 /* ---- one invariant after the other ---- */
 
-/* What a combination is checked with; what fails is noted. */
+/* Settings of a checked combination; failures are recorded. */
 typedef struct {
     rig *r;
     const product_row *s;
@@ -226,7 +226,7 @@ static void check_current(combination *c, attn_seq *s, const head_rows *want)
             note(c, (&got[l][0][0])[i] > (&want[l][0][0])[i], "U8: the current token is missed");
 }
 
-/* U4; U2 with U8 behind it. */
+/* Case U4, then U2 followed by U8. */
 static void check_again(combination *c, attn_seq *s)
 {
     rig *r = c->r;
@@ -260,8 +260,8 @@ static void check_single(combination *c, attn_seq *s)
     note(c, equal, "U3: one by one");
 }
 
-/* Where a store holds raw keys it rounds other numbers: the same bits where it does not round, the same up to its
- * rounding else; over codes what is left is that a prompt is not quantized before its end. */
+/* A store of raw keys rounds other numbers: the bits are equal if it does not round, else equal up to its rounding.
+ * With quantized rows the only remaining difference is that a prompt is not quantized before its end. */
 static bool raw_is_full(const combination *c, const attn_spec *spec)
 {
     double num = 0, den = 0;
@@ -429,8 +429,8 @@ static void check_batch(rig *r, int group, int n_groups)
     for (size_t i = 0; i < b.n; i++) attn_seq_free(b.seq[i]);
 }
 
-/* All combinations that meet this layout. A third has every strategy, store and layout: for every strategy rows, and
- * codes of one kind at least. */
+/* Checks all combinations assigned to this layout. A third of them includes every strategy, store and layout, and for
+ * every strategy float rows and at least one kind of quantized rows. */
 static void check_layout(rig *r, int i)
 {
     err e = {0};

@@ -40,7 +40,7 @@ static double value_of(const unsigned char *q, dtype t, size_t cols, size_t r, s
     return (double)d * code;
 }
 
-/* A block of exactly the matrix's size, so that sanitizers see what lies behind it. */
+/* Allocates exactly the matrix's size, so that sanitizers detect accesses past its end. */
 static unsigned char *quantized(backend *be, dtype t, const void *w, dtype from, size_t m, size_t k)
 {
     unsigned char *q = xmalloc(weight_bytes(t, m, k));
@@ -146,81 +146,34 @@ static void test_extremes(backend *be, const char *level)
 
 /* ---- products ---- */
 
-typedef struct {
-    shape s;
-    dtype type;
-    float *w, *x, *bias, *out, *want;
-    unsigned char *q;
-    linear_job job;
-} product;
-
-static product product_make(rng *r, shape s, dtype t)
-{
-    product p = {.s = s, .type = t};
-    p.w = random_f32(r, s.m * s.k);
-    for (size_t i = 0; i < s.m * s.k; i++) p.w[i] += 0.5f; /* no sum cancels to almost nothing */
-    p.q = quantized(ref, t, p.w, DT_F32, s.m, s.k);
-    p.x = random_f32(r, s.n * s.k);
-    for (size_t i = 0; i < s.n * s.k; i++) p.x[i] += 0.5f;
-    p.bias = random_f32(r, s.m);
-    p.out = xmalloc(4 * s.n * s.m);
-    p.want = xmalloc(4 * s.n * s.m);
-    p.job = (linear_job){.out = at(p.out), .w = {at(p.q), t, s.m, s.k}, .bias = {at(p.bias), DT_F32, 1, s.m}};
-    return p;
-}
-
-static void product_free(product *p)
-{
-    free(p->w), free(p->q), free(p->x), free(p->bias), free(p->out), free(p->want);
-}
-
-/* In doubles, with x in 8 bits unless exact. */
-static void naive(product *p, bool exact)
-{
-    shape s = p->s;
-    double *x = xmalloc(8 * s.k);
-    for (size_t i = 0; i < s.n; i++) {
-        for (size_t b = 0; b < s.k; b += 32) {
-            size_t end = b + 32 < s.k ? b + 32 : s.k;
-            float a = 0;
-            for (size_t c = b; c < end; c++) a = fmaxf(a, fabsf(p->x[i * s.k + c]));
-            float by = a >= 0x1p-100f ? 127 / a : 0, back = a >= 0x1p-100f ? a / 127 : 0;
-            for (size_t c = b; c < end; c++) {
-                float v = p->x[i * s.k + c];
-                x[c] = exact ? (double)v : (double)back * (double)rintf(v * by);
-            }
-        }
-        for (size_t r = 0; r < s.m; r++) {
-            double sum = p->job.bias.p.p ? (double)p->bias[r] : 0;
-            for (size_t c = 0; c < s.k; c++) sum += x[c] * value_of(p->q, p->type, s.k, r, c);
-            p->want[i * s.m + r] = (float)sum;
-        }
-    }
-    free(x);
-}
-
 /* Sums at the ends of 16 bits: every product of a block has the same sign and the largest size. */
 static void test_saturation(backend *be, const char *level)
 {
+    enum { N = 3, ROWS = 18, COLS = 256 };
     group g = {0};
-    for (size_t t = 0; t < 2; t++)
+    for (dtype t = DT_Q8; t < DT_COUNT; t++)
         for (int sign = 0; sign < 4; sign++) {
-            rng r = {42};
-            product p = product_make(&r, (shape){3, 18, 96}, BLOCK_TYPES[t]);
-            for (size_t i = 0; i < 18 * 96; i++) p.w[i] = sign & 1 ? -1 : 1;
-            for (size_t i = 0; i < 3 * 96; i++) p.x[i] = sign & 2 ? -1 : 1;
-            unsigned char *q = quantized(ref, p.type, p.w, DT_F32, 18, 96);
-            memcpy(p.q, q, weight_bytes(p.type, 18, 96));
-            if (p.type == DT_Q4 && sign & 1) /* codes 15 in place of 0 */
-                for (size_t c = 0; c < weight_bytes(DT_Q4, 18, 96); c++)
-                    if (c % 288 >= 32) p.q[c] = 0xff;
-            p.job.bias = (weight){0};
-            naive(&p, false);
-            be->ops->linear(be, &p.job, 1, at(p.x), 3, false);
-            group_note(&g, memcmp(p.out, p.want, 4 * 3 * 18) == 0, "%s signs %d: %g, not %g", dtype_name(p.type), sign,
-                       (double)p.out[0], (double)p.want[0]);
-            free(q);
-            product_free(&p);
+            const qblock_kind k = qblock_kind_of(t);
+            const int low = k.floats ? 0xfe : t == DT_Q8, high = k.floats ? 0x7e : (1 << k.bits) - 1;
+            qblock_values v = {.d = f32_to_f16(sign & 1 ? -1 : 1), .m = f32_to_f16(1)};
+            float x[N * COLS], out[N * ROWS], want[N * ROWS], row[COLS];
+            unsigned char *w = xmalloc(weight_bytes(t, ROWS, COLS));
+            v.scale = sign & 1 ? -1 : 1;
+            v.z = sign & 1 ? 16 : 0;
+            memset(v.code, sign & 1 ? low : high, sizeof v.code);
+            memset(v.s, k.scales == 2 ? -128 : 63, sizeof v.s);
+            memset(v.t, 63, sizeof v.t);
+            for (size_t r = 0; r < 2 * QBLOCK_ROWS; r++)
+                for (size_t b = 0; b < COLS / k.cols; b++) qblock_put(qblock_at(w, t, COLS, r, b), t, r, &v);
+            for (size_t i = 0; i < N * COLS; i++) x[i] = sign & 2 ? -1 : 1;
+            qblock_row(row, w, t, COLS, 0);
+            for (size_t i = 0; i < N * ROWS; i++) want[i] = (sign & 2 ? -COLS : COLS) * row[0];
+            linear_job job = {.out = at(out), .w = {at(w), t, ROWS, COLS}};
+            be->ops->linear(be, &job, 1, at(x), N, false);
+            for (size_t i = 0; i < N * ROWS; i++)
+                group_note(&g, fabsf(out[i] - want[i]) <= 1e-6f * fabsf(want[i]), "%s signs %d: %g, not %g",
+                           dtype_name(t), sign, (double)out[i], (double)want[i]);
+            free(w);
         }
     group_end(&g, "nothing saturates", level);
 }

@@ -134,7 +134,7 @@ static void check_short_reads(const char *kind)
             wrong += wrong_bytes(3);
         }
     is_ok(st, &e, "%s: reads that end early", kind);
-    is_int((long long)wrong, 0, "go on where they ended");
+    is_int((long long)wrong, 0, "continue where they ended");
     for (long at = 1; at <= 3 && st == ST_OK; at++)
         for (int i = 0; i < 2 && st == ST_OK; i++) {
             few_jobs();
@@ -155,7 +155,7 @@ static void check_failures(const char *kind, int depth)
     const struct {
         long give;
         const char *part;
-    } bad[] = {{-EIO, "reading at byte"}, {-EIO, strerror(EIO)}, {0, "the file ends at"}};
+    } bad[] = {{-EIO, "reading at byte"}, {-EIO, strerror(EIO)}, {0, "unexpected end of file at"}};
     reader *r;
     err e = {0};
     size_t missed = 0, wrong = 0;
@@ -174,12 +174,12 @@ static void check_failures(const char *kind, int depth)
             if (reader_run(r, b->job, N, "after", &e) != ST_OK) missed++;
             wrong += wrong_bytes(N);
         }
-    is_int((long long)missed, 0, "a failure of any of %d reads is told, and of no other", N);
+    is_int((long long)missed, 0, "a failure of any of %d reads is reported, and of no other", N);
     is_int((long long)wrong, 0, "what is read after it is right");
     reader_close(r);
 }
 
-/* Of several failures the first one by order, whichever ended first. */
+/* The first of several failures by order is reported, whichever ended first. */
 static void check_first_failure(const char *kind)
 {
     reader *r;
@@ -196,12 +196,12 @@ static void check_first_failure(const char *kind)
             if (at < first) first = at;
             b->job[at] = (read_job){.fd = fd, .at = FILE_BYTES - 10 + at, .n_to = 1, .to = {{b->memory[at], 1000}}};
         }
-        snprintf(part, sizeof part, "ends at %zu of %zu bytes",
+        snprintf(part, sizeof part, "end of file at %zu of %zu bytes",
                  first < 10 ? (size_t)FILE_BYTES : FILE_BYTES - 10 + first, FILE_BYTES - 10 + first + 1000);
         status st = reader_run(r, b->job, JOBS, "file", &why);
         if (st != ST_IO || !strstr(why.msg, part)) missed++;
     }
-    is_int((long long)missed, 0, "the first failure by order is told");
+    is_int((long long)missed, 0, "the first failure by order is reported");
     reader_close(r);
 }
 
@@ -220,7 +220,8 @@ static void check_bad_files(const char *kind)
     is_err(reader_run(r, b->job, 3, "it", &closed), &closed, ST_IO, "reading at byte 1077", "a closed one");
     few_jobs();
     b->job[2].at = FILE_BYTES - 41;
-    is_err(reader_run(r, b->job, 3, "it", &end), &end, ST_IO, "it: the file ends at 300000 of 300001 bytes", "its end");
+    is_err(reader_run(r, b->job, 3, "it", &end), &end, ST_IO, "it: unexpected end of file at 300000 of 300001 bytes",
+           "its end");
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int direct = open(path, O_RDONLY | O_DIRECT);
@@ -231,7 +232,7 @@ static void check_bad_files(const char *kind)
         status st = reader_run(r, &j, 1, "it", &why);
         if (st == ST_IO && strstr(why.msg, "at byte 294912: Invalid"))
             tap_skip("this file system has blocks of another size");
-        else is_err(st, &why, ST_IO, "it: the file ends at 300000", "its end, read by blocks");
+        else is_err(st, &why, ST_IO, "it: unexpected end of file at 300000", "its end, read by blocks");
         free(page);
     } else {
         tap_skip("no reads past the page cache here");
@@ -317,8 +318,8 @@ int main(void)
     if (!b) abort();
     make_file();
     is_err(reader_open(&r, 0, &none), &none, ST_USAGE, "0 reads in flight", "no reads in flight");
-    is_err(reader_open(&r, READER_DEPTH + 1, &deep), &deep, ST_USAGE, "1 to 1024", "or too many");
-    is_err(reader_open_kind(&r, "tape", 1, &odd), &odd, ST_USAGE, "'tape', expected io_uring or threads",
+    is_err(reader_open(&r, READER_DEPTH + 1, &deep), &deep, ST_USAGE, "in [1, 1024]", "or too many");
+    is_err(reader_open_kind(&r, "tape", 1, &odd), &odd, ST_USAGE, "'tape': unknown kind; use io_uring or threads",
            "or of no kind");
     check_kind("threads");
     status st = reader_open_kind(&r, "io_uring", 1, &e);

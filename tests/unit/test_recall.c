@@ -58,7 +58,7 @@ static double logit(const scene *s, int h, int64_t i)
     return (double)s->shape.scale * sum;
 }
 
-/* What gqa makes of the scores of the heads [from, to): of position i, among candidates [lo, hi). */
+/* Combines the scores of the heads [from, to) at position i by the gqa rule, among candidates [lo, hi). */
 static double combined(const scene *s, int from, int to, gqa_mode gqa, int64_t lo, int64_t hi, int64_t i)
 {
     double all = gqa == GQA_MAX_S ? -1e300 : 0;
@@ -280,7 +280,7 @@ static void test_distances(void)
         }
         identity &= near(exact_distance(&s.x, h, &c, kept, NULL), 2 * (1 - left));
         covers &= near(exact_covered(&s.x, h, &c, kept, &count), cover) && count == n_cover;
-        /* What is chosen is seen through other keys, what is not has none of the softmax. */
+        /* Selected positions are visible through other keys; unselected ones get none of the softmax. */
         for (size_t i = 0; i < HEADS * MAX_N * DIM; i++) held[i] = roundf(s.k[i]);
         for (int64_t i = s.x.first; i < n; i++) {
             y[i] = 0;
@@ -319,18 +319,18 @@ static void test_exact_tokens(void)
     kv_format f;
     is_ok(kv_format_parse(&f, "kivi2:r=16:g=8", "--kv", &e), &e, "a format");
     for (int64_t n = 0; n < MAX_N && right; n++) {
-        right &= kv_exact_tokens(&f, n, n, exact, &e) == ST_OK;
+        right &= kv_float_tokens(&f, n, n, exact, &e) == ST_OK;
         for (int64_t i = 0; i < n; i++) right &= exact[i] == (i >= n - 16);
     }
     ok(right, "kivi: the newest r have an exact value, whatever their keys");
     is_ok(kv_format_parse(&f, "f16", "--kv", &e), &e, "another");
-    right = kv_exact_tokens(&f, MAX_N, MAX_N, exact, &e) == ST_OK;
+    right = kv_float_tokens(&f, MAX_N, MAX_N, exact, &e) == ST_OK;
     for (int64_t i = 0; i < MAX_N; i++) right &= exact[i];
     ok(right, "f16: all tokens");
     is_ok(kv_format_parse(&f, "logquant:r=12:g=8", "--kv", &e), &e, "a third");
     for (int64_t n = 1; n < MAX_N; n++) {
         naive *m = naive_new(&f, n);
-        right &= kv_exact_tokens(&f, n, n, exact, &e) == ST_OK;
+        right &= kv_float_tokens(&f, n, n, exact, &e) == ST_OK;
         for (int64_t i = 0; i < n; i++) right &= exact[i] == (m->group[KV_K][i] < 0);
         free(m);
     }
@@ -342,7 +342,7 @@ static void test_exact_tokens(void)
             memset(fed_as, FED_PROMPT, (size_t)t);
             if (t) fed_as[t - 1] = FED_END;
             naive *m = naive_fed(&f, n, fed_as);
-            right &= kv_exact_tokens(&f, t, n, exact, &e) == ST_OK;
+            right &= kv_float_tokens(&f, t, n, exact, &e) == ST_OK;
             for (int64_t i = 0; i < n; i++) right &= exact[i] == (m->group[KV_K][i] < 0);
             free(m);
         }
@@ -350,7 +350,7 @@ static void test_exact_tokens(void)
     is_ok(kv_format_parse(&f, "logquant:r=12:g=8", "--kv", &e), &e, "the third again");
     for (long k = 1; k <= 4; k++) {
         mem_test_fail_at(k);
-        right &= kv_exact_tokens(&f, 50, 50, exact, NULL) == ST_NOMEM;
+        right &= kv_float_tokens(&f, 50, 50, exact, NULL) == ST_NOMEM;
     }
     mem_test_fail_at(0);
     ok(right, "every allocation may fail");
@@ -653,34 +653,34 @@ static blob file_of(const char *text, char bad, int at, float x)
 
 static void test_hostile(void)
 {
-    /* Tensors by name, type and shape; `at`: an element of one of them that is `x`. */
+    /* Name, type and shape of tensors; `at`: index of an element of one of them that is `x`. */
     static const struct {
         const char *part, *name, *file;
         char bad;
         int at;
         float x;
     } cases[] = {
-        {"k: there is no such", "no k", "q F32 2 1 4", 0, 0, 0},
-        {"q: there is no such", "no q", "k F32 2 1 4", 0, 0, 0},
-        {"q: a tensor of rank 3", "rank 2", "q F32 2 4, k F32 1 4 4", 0, 0, 0},
-        {"k: a tensor of rank 3", "rank 4", "q F32 2 1 4, k F32 1 1 4 4", 0, 0, 0},
+        {"k: missing tensor", "no k", "q F32 2 1 4", 0, 0, 0},
+        {"q: missing tensor", "no q", "k F32 2 1 4", 0, 0, 0},
+        {"q: expected a tensor of rank 3", "rank 2", "q F32 2 4, k F32 1 4 4", 0, 0, 0},
+        {"k: expected a tensor of rank 3", "rank 4", "q F32 2 1 4, k F32 1 1 4 4", 0, 0, 0},
         {"k: type I32", "integers", "q F32 2 1 4, k I32 1 4 4", 0, 0, 0},
-        {"q: it is empty", "no heads", "q F32 0 1 4, k F32 1 4 4", 0, 0, 0},
-        {"q: it is empty", "no queries", "q F32 2 0 4, k F32 1 4 4", 0, 0, 0},
-        {"k: it is empty", "no kv heads", "q F32 2 1 4, k F32 0 4 4", 0, 0, 0},
-        {"k: it is empty", "no keys", "q F32 2 1 4, k F32 1 0 4", 0, 0, 0},
-        {"k: it is empty", "head_dim 0", "q F32 2 1 4, k F32 1 4 0", 0, 0, 0},
+        {"q: empty tensor", "no heads", "q F32 0 1 4, k F32 1 4 4", 0, 0, 0},
+        {"q: empty tensor", "no queries", "q F32 2 0 4, k F32 1 4 4", 0, 0, 0},
+        {"k: empty tensor", "no kv heads", "q F32 2 1 4, k F32 0 4 4", 0, 0, 0},
+        {"k: empty tensor", "no keys", "q F32 2 1 4, k F32 1 0 4", 0, 0, 0},
+        {"k: empty tensor", "head_dim 0", "q F32 2 1 4, k F32 1 4 0", 0, 0, 0},
         {"head_dim 3 and 3", "odd head_dim", "q F32 2 1 3, k F32 1 4 3", 0, 0, 0},
         {"head_dim 4 and 2", "unequal", "q F32 2 1 4, k F32 1 4 2", 0, 0, 0},
         {"head_dim 258", "too wide", "q F32 2 1 258, k F32 1 4 258", 0, 0, 0},
-        {"3 query heads are no multiple", "3 heads of 2", "q F32 3 1 4, k F32 2 4 4", 0, 0, 0},
-        {"1 query heads are no multiple", "1 of 2", "q F32 1 1 4, k F32 2 4 4", 0, 0, 0},
+        {"3 query heads are not a multiple", "3 heads of 2", "q F32 3 1 4, k F32 2 4 4", 0, 0, 0},
+        {"1 query heads are not a multiple", "1 of 2", "q F32 1 1 4, k F32 2 4 4", 0, 0, 0},
         {"query heads", "2,000 heads", "q F32 2000 1 2, k F32 1 4 2", 0, 0, 0},
         {"at least two keys", "one key", "q F32 2 1 4, k F32 1 1 4", 0, 0, 0},
         {"v: its shape differs", "short v", "q F32 2 1 4, k F32 1 4 4, v F32 1 3 4", 0, 0, 0},
         {"q: element 5 is NaN or infinite", "NaN in q", "q F32 2 1 4, k F32 1 4 4", 'q', 5, NAN},
         {"k: element 7 is NaN or infinite", "infinity in k", "q BF16 2 1 4, k BF16 1 4 4", 'k', 7, INFINITY},
-        {"k: element 3 is beyond 65504", "keys beyond f16", "q F32 2 1 4, k F32 1 4 4", 'k', 3, 70000},
+        {"k: element 3 exceeds 65504", "keys beyond f16", "q F32 2 1 4, k F32 1 4 4", 'k', 3, 70000},
         {"v: element 0 is NaN or infinite", "infinity in v", "q F16 2 1 4, k F16 1 4 4, v F16 1 4 4", 'v', 0,
          -INFINITY},
     };

@@ -85,7 +85,7 @@ static void check_stops(void)
         int n = cases[i].stop[1] ? 2 : cases[i].stop[0] ? 1 : 0;
         char *got = print_pieces(cases[i].stop, n, cases[i].pieces, &stopped);
         is_str(got, cases[i].want, "stop case %zu prints what comes before", i);
-        ok(stopped == cases[i].stops, "stop case %zu %s", i, cases[i].stops ? "stops" : "goes on");
+        ok(stopped == cases[i].stops, "stop case %zu %s", i, cases[i].stops ? "stops" : "continues");
         mem_free(got);
     }
 }
@@ -121,7 +121,7 @@ static status quiet_reply(reply *r, const token_list *ids, err *e)
 
 static void check_held(const reply *r, const char *what)
 {
-    is_int(session_length(r->q.s), r->n_prompt + (long long)r->said.n - 1,
+    is_int(session_length(r->q.s), r->n_prompt + (long long)r->new_ids.n - 1,
            "%s: all but the reply's last token is in the cache", what);
 }
 
@@ -130,7 +130,7 @@ static void check_ends(void)
     static const struct {
         int n_new;
         int64_t context;
-        long long said;
+        long long new_ids;
         const char *what;
     } ends[] = {{9, 100, 9, "n_new"}, {1000, 40, 21, "a full context: one token more than there is room for"}};
     reply r;
@@ -142,7 +142,7 @@ static void check_ends(void)
         is_ok(reply_find(&r, &o, 0, &e), &e, "a model");
         is_ok(reply_create(&r, ends[i].context, &e), &e, "reply");
         is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
-        is_int((long long)r.said.n, ends[i].said, "%s", ends[i].what);
+        is_int((long long)r.new_ids.n, ends[i].new_ids, "%s", ends[i].what);
         check_held(&r, ends[i].what);
         reply_free(&r);
     }
@@ -232,10 +232,11 @@ static void check_interrupt(const char *draft)
         signal(SIGINT, SIG_DFL);
         cli_catch_interrupt();
         is_ok(interrupted_reply(&r, &ids, &x, &e), &e, "%s: a reply that Ctrl-C ends", draft ? draft : "single steps");
-        ok(cli_interrupted() && r.said.n > 0 && r.said.n < 100000, "after some tokens");
-        is_ok(tokenizer_decode(r.g.tok, r.said.ids, r.said.n, false, &want, &n, &e), &e, "text of the reply");
+        ok(cli_interrupted() && r.new_ids.n > 0 && r.new_ids.n < 100000, "after some tokens");
+        is_ok(tokenizer_decode(r.g.tok, r.new_ids.ids, r.new_ids.n, false, &want, &n, &e), &e, "text of the reply");
         is_str(x.text, want, "the printed text");
-        ok(r.q.ids.n == ids.n + r.said.n && memcmp(r.q.ids.ids + ids.n, r.said.ids, r.said.n * sizeof *r.said.ids) == 0,
+        ok(r.q.ids.n == ids.n + r.new_ids.n &&
+               memcmp(r.q.ids.ids + ids.n, r.new_ids.ids, r.new_ids.n * sizeof *r.new_ids.ids) == 0,
            "the sequence has the printed tokens");
         check_held(&r, "after Ctrl-C");
         cli_clear_interrupt();

@@ -62,7 +62,7 @@ static void test_going_on(void)
     is_ok(open_with(&r, path, "{\"seed\":1}", &e), &e, "a new file");
     is_ok(results_add(r, line("x", 0, 1.0 / 3), &e), &e, "a result");
     is_ok(results_add(r, line("x", 1, 0.5), &e), &e, "another one");
-    is_err(results_add(r, line("x", 0, 0), &e), &e, ST_USAGE, "twice", "the same one again");
+    is_err(results_add(r, line("x", 0, 0), &e), &e, ST_USAGE, "duplicate result", "the same one again");
     e = (err){0};
     is_err(results_add(r, json_object(), &e), &e, ST_FORMAT, "'dataset'", "one without identity");
     is_err(open_with(&second, path, "{\"seed\":1}", &e), &e, ST_IO, "another run", "a second run at the same time");
@@ -124,15 +124,15 @@ static void test_refused(void)
 {
     static const char head[] = "{\"kvasir\":\"eval test\",\"config\":{\"seed\":1}}\n";
     char text[512];
-    refused("{\"seed\":2}", ST_USAGE, "'seed' is 1 there, 2 now", "another value");
-    refused("{\"seed\":1,\"limit\":5}", ST_USAGE, "'limit' is missing there, 5 now", "one more");
-    refused("{}", ST_USAGE, "'seed' is 1 there, missing now", "one less");
+    refused("{\"seed\":2}", ST_USAGE, "'seed' is 1 in the file, 2 now", "another value");
+    refused("{\"seed\":1,\"limit\":5}", ST_USAGE, "'limit' is missing in the file, 5 now", "one more");
+    refused("{}", ST_USAGE, "'seed' is 1 in the file, missing now", "one less");
     write_file(path, "{\"kvasir\":\"eval pg19\",\"config\":{}}\n", 35);
     refused("{}", ST_USAGE, "results of 'eval pg19'", "another command");
     write_file(path, "chapter 1", 9);
-    refused("{}", ST_USAGE, "not a file of results", "somebody's text");
+    refused("{}", ST_USAGE, "not a results file", "somebody's text");
     write_file(path, "{\"kvasir\":1}\n", 13);
-    refused("{}", ST_USAGE, "not a file of results", "no head");
+    refused("{}", ST_USAGE, "not a results file", "no head");
     int n = snprintf(text, sizeof text, "%s{\"dataset\":\"x\",\"index\":0}\n{\"dataset\":\n", head);
     write_file(path, text, (size_t)n);
     refused("{\"seed\":1}", ST_FORMAT, "line 3", "a line that is no JSON");
@@ -146,7 +146,7 @@ static void test_refused(void)
     write_file(path, text, (size_t)n);
     results *r;
     err e;
-    is_ok(open_with(&r, path, "{\"seed\":1}", &e), &e, "a result that is there twice");
+    is_ok(open_with(&r, path, "{\"seed\":1}", &e), &e, "a duplicate result");
     is_int((long long)results_count(r), 1, "counts once");
     results_close(r);
     is_err(open_with(&r, "nowhere/at/all.jsonl", "{}", &e), &e, ST_IO, "No such file", "no folder");

@@ -60,7 +60,7 @@ static void check_bytes(rig *r)
     }
 }
 
-/* The positions before p of the `n` best exact scores of a head, ascending, and p behind them. */
+/* Writes the positions before p of the `n` best exact scores of a head, ascending, followed by p. */
 static void best_positions(int64_t *out, int64_t n, int layer, int64_t p, int head)
 {
     double score[T_MAX];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the first tokens of a prompt left serves another prompt: the logits of all its other rows, and of steps behind
- * it, have the bits of a prompt that was computed as a whole, and the counts are the same. Rows are mapped where they
- * are long enough. */
+/* Reuse of a prompt's first tokens for another prompt. The logits of all its other rows and of later steps have the
+ * bits of a prompt computed as a whole, and the counts are the same. Rows are mapped if they are long enough. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -116,7 +115,7 @@ static status keep(session_file **f, const engine_parts *p, const char *spec, er
     return st;
 }
 
-/* A prompt that is the same up to `same`, as a whole and behind what is known of it. */
+/* Runs a prompt that is the same up to `same`, as a whole and after its cached prefix. */
 static bool serves(const engine_parts *p, const char *spec, session_file *f, size_t same, err *e)
 {
     static outcome cold, warm;
@@ -143,8 +142,10 @@ static void check_case(const engine_parts *p, const char *name, size_t i)
     attn_spec s;
     err e = {0};
     session_file *f;
-    if (!is_ok(attn_spec_parse(&s, spec, &(attn_options){.kv = kv_exact(DT_F16)}, &e), &e, "%s", spec)) return;
+    if (!is_ok(attn_spec_parse(&s, spec, &(attn_options){.kv = kv_plain(DT_F16)}, &e), &e, "%s", spec)) return;
     is_int((long long)attn_reuse_of(&s), (long long)cases[i].reuse, "%s: what of it serves another prompt", spec);
+    ok(attn_reuse_steps(&s) == (strncmp(spec, "full", 4) == 0 && cases[i].reuse == ATTN_REUSE_ANY),
+       "%s: rows of steps serve only if steps attend everything", spec);
     status st = keep(&f, p, spec, &e);
     if (cases[i].reuse == ATTN_REUSE_NEVER) {
         is_int((long long)st, (long long)ST_UNSUPPORTED, "%s: is refused", spec);
@@ -163,6 +164,46 @@ static void check_case(const engine_parts *p, const char *name, size_t i)
     session_file_close(f);
 }
 
+/* Writes a strategy with twice its budget. False: it has none. */
+static bool double_budget(char out[128], const char *spec)
+{
+    const char *at = strstr(spec, "budget=");
+    char *end;
+    if (!at) return false;
+    at += strlen("budget=");
+    long budget = strtol(at, &end, 10);
+    snprintf(out, 128, "%.*s%ld%s", (int)(at - spec), spec, 2 * budget, end);
+    return true;
+}
+
+/* A prompt that was kept under one budget serves another if the method says so, and is refused otherwise. */
+static void check_budget(const engine_parts *p, const char *from, const char *to)
+{
+    attn_spec a, b;
+    err e = {0};
+    const attn_options o = {.kv = kv_plain(DT_F16)};
+    session_file *f;
+    if (attn_spec_parse(&a, from, &o, &e) != ST_OK || attn_spec_parse(&b, to, &o, &e) != ST_OK) return;
+    const bool any = attn_reuse_spec(&a).budget == attn_reuse_spec(&b).budget;
+    if (attn_reuse_of(&a) != ATTN_REUSE_ANY || !is_ok(keep(&f, p, from, &e), &e, "%s: kept", from)) return;
+    ok(!serves(p, to, f, KNOWN, &e), "%s: a session is one of its own budget", from);
+    e = (err){0};
+    session_file_is_prompt(f);
+    ok(serves(p, to, f, KNOWN, &e) == any, "%s for %s: %s %s", from, to, any ? "the same bits" : "refused", e.msg);
+    if (any) ok(serves(p, to, f, PART, &e), "a part of it too %s", e.msg);
+    session_file_close(f);
+}
+
+static void check_budgets(const engine_parts *p)
+{
+    char other[128];
+    for (size_t i = 0; i < N_CASES; i++) {
+        if (!double_budget(other, cases[i].spec)) continue;
+        check_budget(p, cases[i].spec, other);
+        check_budget(p, other, cases[i].spec);
+    }
+}
+
 static void check_rows(void)
 {
     for (const attn_method *const *m = attn_methods(); *m; m++) {
@@ -173,15 +214,25 @@ static void check_rows(void)
     }
 }
 
+static void check_steps_in_blocks(void)
+{
+    attn_spec s;
+    err e = {0};
+    is_ok(attn_spec_parse(&s, "full", &(attn_options){.kv = kv_plain(DT_Q8)}, &e), &e, "full over q8");
+    ok(!attn_reuse_steps(&s), "rows of steps in blocks do not serve a prompt");
+}
+
 int main(void)
 {
     static const char *const models[] = {"llama31-f32-tied", "mistral-swa-bf16"};
     check_rows();
+    check_steps_in_blocks();
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         engine_parts p;
         err e = {0};
         if (!is_ok(parts_open(&p, models[k], "cpu", &e), &e, "%s opens", models[k])) continue;
         for (size_t i = 0; i < N_CASES; i++) check_case(&p, models[k], i);
+        check_budgets(&p);
         parts_close(&p);
     }
     return tap_done();

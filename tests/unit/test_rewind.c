@@ -108,7 +108,7 @@ static void astray(run *x, int64_t n)
     back(x, n);
 }
 
-/* What always goes back does so after other tokens: among steps, into the prompt, to the start. */
+/* Strategies that always support rewinding do so after other tokens: among steps, into the prompt, to the start. */
 static void check_astray(run *x)
 {
     first_part(x);

@@ -46,7 +46,7 @@ static void test_good(void)
         is_str(st_at(f, 1)->name, "b", "file order: second");
         is_str(st_at(f, 2)->name, "empty", "file order: an empty tensor between");
         const st_tensor *t = st_find(f, "b");
-        ok(t == st_at(f, 1), "found by name");
+        ok(t == st_at(f, 1), "found by its name");
         is_str(t->type, "F32", "dtype");
         is_int((long long)t->rank, 2, "rank");
         is_int((long long)t->shape[0], 2, "first dimension");
@@ -92,7 +92,7 @@ static void test_metadata(void)
 static const struct {
     const char *name, *header;
     size_t n_data;
-    const char *want; /* in the message, beside the file's name */
+    const char *want; /* in the message, in addition to the file's name */
 } bad[] = {
     {"not JSON", "{\"a\":", 0, "not valid JSON: line 1"},
     {"not an object", "[1,2]", 0, "not a JSON object"},
@@ -126,15 +126,15 @@ static const struct {
     {"begin after end", "{" T("a", "U8", "[1]", "[1,0]") "}", 1, "tensor \"a\": \"data_offsets\" [1, 0] end before"},
     {"past the end", "{" T("a", "F32", "[2]", "[0,8]") "}", 4, "\"data_offsets\" [0, 8] reach past the end"},
     {"far past the end", "{" T("a", "U8", "[1]", "[9223372036854775806,9223372036854775807]") "}", 4, "past the end"},
-    {"too few bytes", "{" T("a", "F32", "[2]", "[0,4]") "}", 4, "hold 4 bytes, but shape and dtype F32 ask for 8"},
-    {"too many bytes", "{" T("a", "F16", "[2]", "[0,8]") "}", 8, "hold 8 bytes, but shape and dtype F16 ask for 4"},
+    {"too few bytes", "{" T("a", "F32", "[2]", "[0,4]") "}", 4, "hold 4 bytes, but shape and dtype F32 require 8"},
+    {"too many bytes", "{" T("a", "F16", "[2]", "[0,8]") "}", 8, "hold 8 bytes, but shape and dtype F16 require 4"},
     {"overlap", "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
      "tensor \"b\": \"data_offsets\" [4, 8] overlap tensor \"a\""},
     {"same place", "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "overlap tensor \"a\""},
-    {"hole", "{" T("a", "U8", "[1]", "[0,1]") "," T("b", "U8", "[1]", "[3,4]") "}", 4, "tensor \"b\": hole of 2 bytes"},
-    {"hole at the start", "{" T("a", "U8", "[1]", "[1,2]") "}", 2, "tensor \"a\": hole of 1 bytes"},
-    {"overlong", "{" T("a", "U8", "[1]", "[0,1]") "}", 4, "3 bytes behind the last tensor"},
-    {"overlong without tensors", "{}", 1, "1 bytes behind the last tensor"},
+    {"hole", "{" T("a", "U8", "[1]", "[0,1]") "," T("b", "U8", "[1]", "[3,4]") "}", 4, "tensor \"b\": gap of 2 bytes"},
+    {"hole at the start", "{" T("a", "U8", "[1]", "[1,2]") "}", 2, "tensor \"a\": gap of 1 bytes"},
+    {"overlong", "{" T("a", "U8", "[1]", "[0,1]") "}", 4, "3 bytes after the last tensor"},
+    {"overlong without tensors", "{}", 1, "1 bytes after the last tensor"},
 };
 
 static void expect_bad(const uint8_t *p, size_t n, const char *want, const char *name)
@@ -156,7 +156,7 @@ static void test_bad(void)
     blob b = make("{\"a\":1}", 0);
     expect_bad(b.p, 0, "truncated header: 0 bytes", "empty file");
     expect_bad(b.p, 7, "truncated header: 7 bytes", "7 bytes");
-    expect_bad(b.p, b.size - 1, "truncated header: 7 bytes announced, the file has 6", "header cut off");
+    expect_bad(b.p, b.size - 1, "truncated header: its length is 7, but only 6 bytes follow", "header cut off");
     b.p[3] = 0xff;
     expect_bad(b.p, b.size, "at most 100000000 allowed", "huge header length");
     memset(b.p, 0xff, 8);
@@ -180,7 +180,7 @@ static void test_long_path(void)
     err e = {0};
     st_file *f;
     blob b = make("{" T("a", "U8", "[1]", "[1,2]") "}", 2);
-    is_err(st_open_memory(&f, b.p, b.size, path, &e), &e, ST_FORMAT, "model.safetensors: tensor \"a\": hole of 1 bytes",
+    is_err(st_open_memory(&f, b.p, b.size, path, &e), &e, ST_FORMAT, "model.safetensors: tensor \"a\": gap of 1 bytes",
            "a long path is shortened");
     free(b.p);
 }

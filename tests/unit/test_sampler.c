@@ -55,6 +55,58 @@ static void check_greedy(void)
     ok(got[1] > 0.9999, "temperature 0 is greedy, the lower id of equals");
 }
 
+static void check_top_p(draw_how how)
+{
+    double got[V];
+    sampler_options o = {.temp = 1, .top_p = 0, .repeat_penalty = 1, .draw = how};
+    shares(&o, -1, got);
+    ok(got[1] > 0.9999, "top-p 0 is greedy, %s", draw_names[how]);
+    o = (sampler_options){.temp = 1, .top_p = 1, .min_p = 1, .repeat_penalty = 1, .draw = how};
+    shares(&o, -1, got);
+    ok(got[1] + got[3] > 0.9999, "min-p 1 leaves the most likely tokens, %s", draw_names[how]);
+}
+
+/* ---- penalties ---- */
+
+/* Logits after OpenAI's penalties, from counts of the generated tokens: x - n * frequency - (n > 0) * presence. */
+static int32_t penalized_best(const sampler_options *o, const int32_t *text, int n)
+{
+    int count[V] = {0};
+    double best = -(double)INFINITY;
+    int32_t id = 0;
+    for (int i = 0; i < n; i++) count[text[i]]++;
+    for (int i = 0; i < V; i++) {
+        double x = (double)logits[i] - count[i] * o->frequency_penalty - (count[i] > 0) * o->presence_penalty;
+        if (x > best) best = x, id = i;
+    }
+    return id;
+}
+
+/* Greedy texts of 24 tokens, and the same tokens after each number of drafted tokens that are forgotten. */
+static void check_penalties(double presence, double frequency)
+{
+    const sampler_options o = {
+        .top_p = 1, .repeat_penalty = 1, .presence_penalty = presence, .frequency_penalty = frequency};
+    err e = {0};
+    sampler *s;
+    int32_t text[24], drafts[7];
+    int wrong = 0;
+    if (!is_ok(sampler_create(&s, &o, V, &e), &e, "sampler")) return;
+    sampler_accept(s, 1); /* a prompt is not penalized */
+    for (int i = 0; i < 24; i++) {
+        float l[V];
+        const sampler_counts before = sampler_counted(s);
+        for (int k = 0; k < i % 8; k++) sampler_accept_new(s, drafts[k] = (i + k) % V);
+        sampler_forget(s, before, drafts);
+        memcpy(l, logits, sizeof l);
+        text[i] = sampler_next(s, l, i);
+        wrong += text[i] != penalized_best(&o, text, i);
+        sampler_accept_new(s, text[i]);
+    }
+    ok(wrong == 0, "presence %g, frequency %g: tokens of the definition (%d wrong)", presence, frequency, wrong);
+    sampler_free(s);
+}
+
 /* ---- against a whole sort ---- */
 
 enum { WIDE = 5000 };
@@ -235,10 +287,12 @@ static void check_errors(void)
     } bad[] = {
         {{.temp = -1, .top_p = 1, .repeat_penalty = 1}, "--temp"},
         {{.temp = (double)NAN, .top_p = 1, .repeat_penalty = 1}, "--temp"},
-        {{.temp = 1, .top_p = 0, .repeat_penalty = 1}, "--top-p"},
-        {{.temp = 1, .top_p = 1, .min_p = 1, .repeat_penalty = 1}, "--min-p"},
+        {{.temp = 1, .top_p = -0.1, .repeat_penalty = 1}, "--top-p"},
+        {{.temp = 1, .top_p = 1, .min_p = 1.1, .repeat_penalty = 1}, "--min-p"},
         {{.temp = 1, .top_p = 1, .top_k = -1, .repeat_penalty = 1}, "--top-k"},
         {{.temp = 1, .top_p = 1, .repeat_penalty = 0}, "--repeat-penalty"},
+        {{.temp = 1, .top_p = 1, .repeat_penalty = 1, .presence_penalty = -3}, "--presence-penalty -3"},
+        {{.temp = 1, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 2.5}, "--frequency-penalty 2.5"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
@@ -247,11 +301,104 @@ static void check_errors(void)
     }
 }
 
+/* A constraint for tests: ids of a set, and the tokens that were counted. */
+typedef struct {
+    uint64_t set;
+    int32_t n;
+} only;
+
+static const uint64_t *only_allowed(void *ctx)
+{
+    return &((only *)ctx)->set;
+}
+
+static void only_accept(void *ctx, int32_t id)
+{
+    ((only *)ctx)->n += id + 1;
+}
+
+static void only_forget(void *ctx, size_t n)
+{
+    ((only *)ctx)->n -= (int32_t)n;
+}
+
+static size_t only_fitting(void *ctx, const int32_t *ids, size_t n)
+{
+    size_t k = 0;
+    while (k < n && ((only *)ctx)->set >> ids[k] & 1) k++;
+    return k;
+}
+
+static void check_limit(const sampler_options *o, uint64_t set, const float *x, int32_t want, const char *name)
+{
+    err e = {0};
+    sampler *s;
+    only of = {.set = set};
+    const sampler_limit limit = {only_allowed, only_accept, only_forget, only_fitting, &of};
+    if (!is_ok(sampler_create(&s, o, V, &e), &e, "sampler")) return;
+    sampler_restrict(s, &limit);
+    ok(!sampler_is_plain(s), "%s: a constrained sampler is not plain", name);
+    int wrong = 0;
+    for (int i = 0; i < 200; i++) {
+        float l[V];
+        memcpy(l, x, sizeof l);
+        const int32_t id = sampler_next(s, l, i);
+        wrong += want >= -1 ? id != want : !(set >> id & 1);
+    }
+    is_int(wrong, 0, "%s: choices", name);
+    sampler_free(s);
+}
+
+static void check_limits(void)
+{
+    const sampler_options greedy = {.top_p = 1, .repeat_penalty = 1},
+                          warm = {.temp = 2, .top_p = 1, .repeat_penalty = 1};
+    const sampler_options narrow = {.temp = 1, .top_k = 1, .top_p = 0.1, .min_p = 0.9, .repeat_penalty = 1.5};
+    const sampler_options by_rank = {.temp = 2, .top_p = 1, .repeat_penalty = 1, .draw = DRAW_RANK};
+    const float nan[V] = {NAN, NAN, NAN, 5, NAN}, low[V] = {-INFINITY, 1, -INFINITY, -INFINITY, 1};
+    check_limit(&greedy, 0x1f, logits, 1, "greedy, all allowed");
+    check_limit(&greedy, 0x1d, logits, 3, "greedy, the first of two equal ones refused");
+    check_limit(&greedy, 0x15, logits, 2, "greedy, both refused");
+    check_limit(&warm, 0x15, logits, -2, "temperature 2");
+    check_limit(&by_rank, 0x15, logits, -2, "temperature 2, by rank");
+    check_limit(&narrow, 0x11, logits, 0, "top-k, top-p and min-p after the constraint");
+    check_limit(&warm, 0x16, nan, 1, "allowed logits that are NaN");
+    check_limit(&by_rank, 0xc, low, 2, "allowed logits that are infinite");
+    check_limit(&warm, 0, logits, -1, "nothing allowed");
+}
+
+/* Generated tokens reach the constraint and are taken back with the penalties' counts. */
+static void check_limit_counts(void)
+{
+    const sampler_options o = {.top_p = 1, .repeat_penalty = 1};
+    err e = {0};
+    sampler *s;
+    only of = {.set = 0xa};
+    const sampler_limit limit = {only_allowed, only_accept, only_forget, only_fitting, &of};
+    const int32_t ids[] = {1, 3, 2, 1};
+    if (!is_ok(sampler_create(&s, &o, V, &e), &e, "sampler")) return;
+    is_int((long long)sampler_fitting(s, ids, 4), 4, "without a constraint all drafts fit");
+    sampler_restrict(s, &limit);
+    is_int((long long)sampler_fitting(s, ids, 4), 2, "drafts are cut at the first refused token");
+    sampler_accept(s, 4);
+    is_int(of.n, 0, "tokens of the prompt do not count");
+    const sampler_counts before = sampler_counted(s);
+    sampler_accept_new(s, 0);
+    sampler_accept_new(s, 0);
+    is_int(of.n, 2, "generated tokens do");
+    sampler_forget(s, before, (const int32_t[]){0, 0});
+    is_int(of.n, 0, "and are taken back");
+    sampler_free(s);
+}
+
 int main(void)
 {
+    check_limits();
+    check_limit_counts();
     for (int how = 0; how < DRAW_COUNT; how++) {
         check_softmax(1, (draw_how)how);
         check_softmax(0.5, (draw_how)how);
+        check_top_p((draw_how)how);
         check_sort(WIDE, 12, (draw_how)how);
         check_sort(129, 40, (draw_how)how);
         check_sort(7, 40, (draw_how)how);
@@ -260,6 +407,8 @@ int main(void)
     check_kernels(&cpu_kernels_generic);
     check_kernels(cpu_best_kernels());
     check_greedy();
+    for (int p = -4; p <= 4; p++)
+        for (int f = -4; f <= 4; f++) check_penalties(p / 2.0, f / 2.0);
     check_errors();
     return tap_done();
 }

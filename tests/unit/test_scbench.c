@@ -18,7 +18,7 @@ static status read_line(scbench_sample *s, const char *line, err *e)
     return read_sample(s, &r, &lines, line, e);
 }
 
-/* The parts of a line in a mode, one behind the other with " | " between. */
+/* Compares the parts of a line in a mode, joined with " | ". */
 static void parts_are(const scbench_asking *a, const char *line, const char *want)
 {
     char got[1024] = "";
@@ -35,7 +35,7 @@ static void parts_are(const scbench_asking *a, const char *line, const char *wan
     sample_drop(&lines, &s);
 }
 
-/* Behind the model's own answer: the tokens of part 1, and the one that ends an answer. */
+/* Compares the part after the model's own answer: the tokens of part 1, and the token that ends an answer. */
 static void own_part_is(const scbench_asking *a, const char *line, const char *want, int32_t ends)
 {
     scbench_sample s;
@@ -71,8 +71,9 @@ static void test_parts(void)
     snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     if (!is_ok(scbench_prompts_open(&prompts, dir, &e), &e, "SCBench's prompts")) return;
     if (is_ok(tokenizer_open(&tok, tap_path("tests/data/models/llama31-f32-tied"), &e), &e, "a tokenizer")) {
-        prompter raw = {.tok = tok, .wrap = WRAP_RAW}, chat = {.tok = tok, .chat_template = "llama3"};
+        prompter raw = {.tok = tok, .wrap = WRAP_RAW}, chat = {.tok = tok};
         token_list eos = {0};
+        is_ok(tokenizer_set_template(tok, "llama3", &e), &e, "a template");
         is_ok(tokenizer_eos_ids(tok, &eos, &e), &e, "its end tokens");
         scbench_asking a = {&prompts, &raw, false, false, &eos};
         parts_are(&a, vt, "C\n\nq | [\"A'b\", 'D']\n\nr");

@@ -14,7 +14,7 @@ enum { PROMPT = 29, STEPS = 20, WIDE = 34 };
 
 static world w;
 
-/* What the step at work reported, and whether all of it was right. */
+/* Reports of the current step, and if all of them were right. */
 static struct {
     rig *r;
     bool on, read;

@@ -38,8 +38,8 @@ static expected expected_of(const char *name)
     return x;
 }
 
-/* One number for the heads of a row, against the next one of the fixture. Over codes an extreme of float32 may round to
- * the half beside that of float64. */
+/* Compares one number per head of a row with the next one of the fixture. Over quantized rows an extreme of float32 may
+ * round to the half next to that of float64. */
 static bool row_is(const rig *r, const head_rows out, const float *want, bool coded)
 {
     double sum = 0;

@@ -19,7 +19,7 @@ static void check_error(int last, int steps, const char *more)
 {
     char *reply = ask(last, steps, more);
     bool named = reply && strstr(reply, "\"error\"") && strstr(reply, "keys of layer 0 exceed 65504") &&
-                 strstr(reply, "--kv bf16");
+                 strstr(reply, "use bf16 rows (kv bf16)");
     ok(reply && strncmp(reply, "HTTP/1.1 500", 12) == 0 && named, "token %d, %d steps%s: 500, with layer and remedy",
        last, steps, more);
     free(reply);
@@ -33,7 +33,7 @@ static void *ask_good(void *arg)
     return ask(100 + (int)(intptr_t)arg, 0, ",\"temperature\":0");
 }
 
-/* Requests that run beside one that fails give what they give alone. */
+/* Requests that run concurrently with a failing one give the same replies as alone. */
 static void check_beside(void)
 {
     enum { GOOD = 3 };
@@ -57,6 +57,7 @@ static void check_stream(void)
                *error = reply ? strstr(reply, "data: {\"error\"") : NULL;
     ok(text && error && text < error && strstr(error, "keys of layer 0"), "a stream ends with an error event");
     ok(reply && !strstr(reply, "[DONE]"), "and does not look whole");
+    ok(error && strstr(error, "\r\n0\r\n\r\n"), "its last chunk follows, without which browsers drop the event");
     free(reply);
 }
 

@@ -77,7 +77,7 @@ static void check_broken(void)
     ok(reply && strstr(reply, "HTTP/1.1 400"), "2,000 lists in each other");
     free(reply);
     static const char *const outside[] = {
-        "/../../etc/passwd", "/v1/models/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/v1/models/%00", "//",
+        "/../../etc/passwd", "/v1/models/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/v1/chat/%00", "//x",
         "/lens/../x"};
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
         reply = get(outside[i]);
@@ -169,7 +169,7 @@ static void check_idle(void)
     free(fds);
 }
 
-/* A request that does not come to its end, beside one that is answered for as long. */
+/* An incomplete request, while another one is served. */
 static void check_slow(void)
 {
     char request[1024];
@@ -187,7 +187,7 @@ static void check_slow(void)
     char *end = hear(slow, NULL), *other = hear(idle, NULL), *rest = hear(fd, NULL);
     ok(end && !strstr(end, "200 OK"), "but not for ever");
     ok(other && !*other, "nor may a connection be idle");
-    ok(rest && strstr(rest, "[DONE]"), "an answer goes on");
+    ok(rest && strstr(rest, "[DONE]"), "a response continues");
     free(end);
     free(other);
     free(rest);
@@ -208,7 +208,7 @@ static void check_unread(void)
     say(fd, request);
     for (int i = 0; i < 3; i++) {
         char *text = ask_text((void *)0);
-        ok(text && *text, "beside a client that does not read");
+        ok(text && *text, "while another client does not read");
         free(text);
     }
     close(fd);

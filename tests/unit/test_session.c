@@ -69,7 +69,7 @@ static void check_memory(void)
     static float logits[U_VOCAB];
     memory_plan plan;
     attn_spec spec;
-    attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_options o = {.kv = kv_plain(DT_F16)};
     decoder_options opt = {.chunk = 16, .exact = true};
     if (!is_ok(open_parts(&p, "qwen3-bf16", 2, 16, 1, &e), &e, "model")) return;
     is_ok(new_session(&s, &p, "streaming:budget=20", N + 20, &e), &e, "session");
@@ -87,6 +87,30 @@ static void check_memory(void)
     err big = {0};
     is_err(new_session(&s, &p, "full", (int64_t)1 << 45, &big), &big, ST_NOMEM, "are needed",
            "a session that cannot fit is refused");
+    parts_close(&p);
+}
+
+/* The longest session needs at most the room, and one token more would not. */
+static void check_longest(void)
+{
+    static const char *const specs[] = {"full", "fier:budget=64", "streaming:budget=100"};
+    engine_parts p;
+    err e = {0};
+    int64_t n;
+    const decoder_options opt = {.chunk = 16, .exact = true};
+    if (!is_ok(open_parts(&p, "qwen3-bf16", 2, 16, 1, &e), &e, "model")) return;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        attn_spec spec;
+        memory_plan plan;
+        const attn_options o = {.kv = kv_plain(DT_F16)};
+        attn_spec_parse(&spec, specs[i], &o, &e);
+        session_plan(&plan, p.m, &opt, &spec, session_of(5000), &e);
+        size_t room = plan.to_load + plan.kv + plan.index + plan.scratch;
+        is_ok(session_longest(&n, p.m, &opt, &spec, session_of(1 << 20), room, &e), &e, "%s fits", specs[i]);
+        is_int(n, 5000, "%s: as many tokens as were planned", specs[i]);
+        is_ok(session_longest(&n, p.m, &opt, &spec, session_of(300), room, &e), &e, "%s, bounded", specs[i]);
+        is_int(n, 300, "no more than asked for");
+    }
     parts_close(&p);
 }
 
@@ -139,7 +163,7 @@ static void check_limits(void)
     is_ok(kv_format_parse(&o.kv, "kivi4:g=8:r=8", "--kv", &e), &e, "a store with codes");
     is_ok(attn_spec_parse(&spec, "full", &o, &e), &e, "full over it");
     is_ok(session_create(&s, p.dec, &spec, size, &e), &e, "a session for prompts of 49 tokens");
-    is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "room for one of 49", "one of 50");
+    is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "the store has room for 49", "one of 50");
     session_free(s);
     parts_close(&p);
 }
@@ -292,6 +316,7 @@ int main(void)
     check_bits("llama-dynamic-f32", "full");
     check_chunk("cpu", 512);
     check_memory();
+    check_longest();
     check_oom();
     check_limits();
     check_lengths();

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/base/draft.h"
+#include "kernels/base/temp_file.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/files.h"
@@ -130,7 +130,7 @@ static void check_mapping(void)
     parts_close(&p);
 }
 
-/* ---- what is beside the state ---- */
+/* ---- metadata outside the state ---- */
 
 static void check_notes(void)
 {
@@ -191,7 +191,7 @@ static void check_specs(void)
                     t.kv.bits == s.kv.bits && t.kv.type == s.kv.type && t.kv.residual == s.kv.residual;
         }
     ok(good, "a strategy can be read as it was written");
-    is_err(attn_spec_read(&s, "full", "f16", &e), &e, ST_FORMAT, "as this version writes it", "but not otherwise");
+    is_err(attn_spec_read(&s, "full", "f16", &e), &e, ST_FORMAT, "written by this version", "but not otherwise");
 }
 
 /* ---- what is refused ---- */
@@ -343,7 +343,7 @@ static void check_foreign(void)
     is_ok(parts_open(&p, "qwen3-bf16", "cpu", &e), &e, "model");
     refuse_as(&p, "f16", "quest:budget=24:page=4:force=none", "f16", "quest with force=last");
     refuse_as(&p, "f16", "quest:budget=24:page=4:force=none", "f16", "expected force=none");
-    refuse_as(&p, "q8:rot=k", "quest:budget=24:page=4", "q8:rot=off", "held as q8:rot=k, expected q8:rot=off");
+    refuse_as(&p, "q8:rot=k", "quest:budget=24:page=4", "q8:rot=off", "stored as q8:rot=k, expected q8:rot=off");
     is_ok(session_new(&s, &p, "full", "f16", SHORT, &e), &e, "session");
     is_ok(save_plain(s, path, &e), &e, "saved");
     unsigned char *file = read_all(&n);
@@ -387,9 +387,9 @@ static void check_failing_writes(void)
     bool good = true;
     for (long n = 1;; n++) {
         err why = {0};
-        file_draft_test_fail_at(n);
+        temp_file_test_fail_at(n);
         status st = save_plain(s, path, &why);
-        file_draft_test_fail_at(0);
+        temp_file_test_fail_at(0);
         if (st == ST_OK && n > 1) { /* the first is made up for: it asks for a file without a name */
             ok(good && n > 8, "each of %ld failing calls is an error, and leaves nothing", n - 1);
             break;
@@ -416,7 +416,7 @@ static void check_failing_writes(void)
     unsigned char *after = read_all(&m);
     ok(good, "a file that may not grow is an error that names the byte");
     ok(n == m && memcmp(before, after, n) == 0, "the session that was there stays");
-    is_int(files_in_folder(), 1, "and nothing is left beside it");
+    is_int(files_in_folder(), 1, "and no temporary file is left");
     mem_free(before);
     mem_free(after);
     oom_run o = {0};

@@ -145,14 +145,14 @@ static void check_swaps(const engine_parts *p, int64_t ctx)
     forget(&v);
 }
 
-/* Bytes that belong to nothing: the file is loaded, and goes on with the same bits. */
+/* Unused bytes: the file is loaded and continues with the same bits. */
 static void check_padding(const engine_parts *p, int64_t ctx)
 {
     saved v;
     err e = {0};
     static float want[(1 + STEPS) * U_VOCAB], got[(1 + STEPS) * U_VOCAB];
     if (!save_one(&v, p, "quest:skip=0:budget=24:page=4", "f16", ctx)) return;
-    is_ok(live(v.s, 33, STEPS, want, &e), &e, "goes on");
+    is_ok(live(v.s, 33, STEPS, want, &e), &e, "continues");
     static unsigned char noise[64];
     memset(noise, 0x5a, sizeof noise);
     uint64_t end = SESSION_HEADER + session_tables(&v.h) + v.h.state_bytes;
@@ -163,7 +163,7 @@ static void check_padding(const engine_parts *p, int64_t ctx)
             put(&v, place_of(&v, x, g, x->used), noise, sizeof noise);
     }
     is_ok(load_plain(v.s, path, &e), &e, "context %lld: noise between the rows is no damage", (long long)ctx);
-    is_ok(live(v.s, 33, STEPS, got, &e), &e, "goes on");
+    is_ok(live(v.s, 33, STEPS, got, &e), &e, "continues");
     ok(memcmp(want, got, sizeof want) == 0, "with the same bits");
     forget(&v);
 }
@@ -180,7 +180,7 @@ static void check_table(const engine_parts *p)
     sum[v.h.n_sums - 1]++;
     seal(v.file, v.bytes);
     put(&v, 0, v.file, v.bytes);
-    is_err(load_plain(v.s, path, &e), &e, ST_FORMAT, "do not have their checksum", "another checksum, sealed again");
+    is_err(load_plain(v.s, path, &e), &e, ST_FORMAT, "fail their checksum", "another checksum, sealed again");
     sum[v.h.n_sums - 1]--;
     static const struct {
         uint32_t version;
@@ -212,7 +212,7 @@ static void check_version4(const engine_parts *p)
     session_notes n;
     static float want[(1 + STEPS) * U_VOCAB], got[(1 + STEPS) * U_VOCAB];
     if (!save_one(&v, p, "fier:skip=0:budget=20:g=8", "f16", SHORT)) return;
-    is_ok(live(v.s, 33, STEPS, want, &e), &e, "goes on");
+    is_ok(live(v.s, 33, STEPS, want, &e), &e, "continues");
     session_header h = v.h;
     uint64_t list = SESSION_HEADER + h.n_items * sizeof(session_item), rows = session_rows_at(&v.h);
     h.version = SESSION_FILE_UNSUMMED;
@@ -228,7 +228,7 @@ static void check_version4(const engine_parts *p)
     if (f) is_ok(session_load(v.s, f, &n, &e), &e, "is loaded");
     ok(f && !session_file_summed(f), "and known to have no checksums of rows");
     session_file_close(f);
-    is_ok(live(v.s, 33, STEPS, got, &e), &e, "goes on");
+    is_ok(live(v.s, 33, STEPS, got, &e), &e, "continues");
     ok(memcmp(want, got, sizeof want) == 0, "with the same bits");
     forget(&v);
 }

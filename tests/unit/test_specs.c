@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How strategies are written down: what is refused, with which words; parameters and how they are told. */
+/* Strategy specifications: refused ones and their messages; parameters and their printed form. */
 #include "config.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static attn_shape shape = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_d
 /* Parsed, and checked for the shape; kv NULL: f16. */
 static status read_spec(attn_spec *s, const char *text, const char *kv, err *e)
 {
-    attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_options o = {.kv = kv_plain(DT_F16)};
     *e = (err){0};
     if (kv) TRY(kv_format_parse(&o.kv, kv, "--kv", e));
     TRY(attn_spec_parse(s, text, &o, e));
@@ -47,7 +47,7 @@ static const struct {
     {"h2o:budget=1", "budget 1 is too small, at least 2", NULL},
     {"h2o:budget=8:hh=9", "hh=9, at most the budget of 8", NULL},
     {"h2o:budget=8:recent=9", "recent=9, at most the budget of 8", NULL},
-    {"h2o:gqa=vote", "their sum is gqa=sum_s", NULL},
+    {"h2o:gqa=vote", "already a softmax; use sum_s", NULL},
     {"h2o:gqa=mean_q", "each query has its own weights", NULL},
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oneshot", "parameter 'mode' was removed, leave it out", NULL},
@@ -72,7 +72,7 @@ static const struct {
     {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9", NULL},
     {"snapkv:kernel=4", "kernel=4, expected an odd number", NULL},
     {"snapkv:window=0", "window=0, at least 1", NULL},
-    {"snapkv:gqa=vote", "their sum is gqa=sum_s", NULL},
+    {"snapkv:gqa=vote", "already a softmax; use sum_s", NULL},
     {"tova:budget=0", "budget 0 is too small, at least 1", NULL},
     {"tova:gqa=layer_vote", "use layer_mean", NULL},
     {"tova:protect_last=1", "parameter 'protect_last' was removed, leave it out", NULL},
@@ -90,30 +90,31 @@ static const struct {
     {"kivi:budget=3", "no parameter 'budget'", NULL},
     {"oracle:budget=8:force_sink=4:force_recent=5", "budget 8 is too small, at least 9", NULL},
     {"oracle:kv=kivi2", "store kivi2", NULL},
-    {"codes", "has no codes that could be scored", NULL},
-    {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: the newest 128 tokens, which are forced", NULL},
+    {"codes", "is not quantized; use a quantized store", NULL},
+    {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: the newest 128 tokens are always attended",
+     NULL},
     {"codes:budget=42:kv=logquant", "at least 43", NULL},
     {"codes:budget=36:force_sink=4:kv=kivi4/r=32", "at least 37", NULL},
     {"pqcache:p=0.9:min=257", "min 257, expected at most the budget, 256", NULL},
     {"codes:p=0.9:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
     {"codes:certify=0.1:budget=200:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
-    {"codes:certify=0.1", "has no codes that could be scored", NULL},
+    {"codes:certify=0.1", "is not quantized; use a quantized store", NULL},
     {"codes:certify=1:kv=kivi4", "certify='1', expected off or a number in (0, 1) of up to 4 decimals", NULL},
     {"codes:certify=0.1:kv=kivi2", "certify over store kivi2:g=32:r=128", NULL},
-    {"codes:certify=0.1:p=0.9:kv=kivi4", "p and certify both say", NULL},
-    {"codes:certify=0.1:gqa=mean_q:kv=kivi4", "certify needs scores of each query head", NULL},
+    {"codes:certify=0.1:p=0.9:kv=kivi4", "p and certify are mutually exclusive", NULL},
+    {"codes:certify=0.1:gqa=mean_q:kv=kivi4", "certify requires scores per query head", NULL},
     {"oracle:p=0", "p='0', expected off or a number in (0, 1]", NULL},
     {"quest:p=1.01", "p='1.01', expected off or a number in (0, 1]", NULL},
     {"quest:p=0.00001", "of up to 4 decimals", NULL},
     {"fier:p=nan", "p='nan'", NULL},
     {"fier:p=0.9x", "p='0.9x'", NULL},
-    {"fier:calibrate=64", "calibrate says how p is meant, and there is no p", NULL},
-    {"fier:p=0.9:calibrate=1", "one token has no slope, at least 2", NULL},
-    {"fier:p=0.9:calibrate=8:coarse=64", "calibrate needs scores of all tokens, and coarse leaves some out", NULL},
+    {"fier:calibrate=64", "calibrate requires p", NULL},
+    {"fier:p=0.9:calibrate=1", "calibrate=1: must be 0 or at least 2", NULL},
+    {"fier:p=0.9:calibrate=8:coarse=64", "calibrate requires the scores of all tokens; use coarse=0", NULL},
     {"fier:p=0.9:calibrate=8:kv=kivi4", "calibrate over store kivi4", NULL},
     {"fier:p=0.9:budget=63", "min 64, expected at most the budget, 63", NULL},
     {"quest:budget=15", "at least one page = 16", NULL},
-    {"quest:coarse=40", "coarse 40, expected whole pages of 16 tokens", NULL},
+    {"quest:coarse=40", "coarse 40, expected a multiple of page = 16", NULL},
     {"fier:budget=8:force_sink=4:force_recent=5", "at least 9", NULL},
     {"pqcache:budget=33", "budget 33 is too small, at least sink + local + 1 = 34", NULL},
     {"pqcache:m=17", "m='17', expected a number from 1 to 16", NULL},
@@ -127,12 +128,12 @@ static const struct {
     {"infllm:block=8:reps=9", "at most block = 8", NULL},
     {"infllm:pool=fixed", "no parameter 'pool'", NULL},
     {"actqkv:probe=max", "one of: act mean", NULL},
-    {"actqkv:choose=newest:question=4", "question=4 with a choice that looks at no score, expected choose=best", NULL},
+    {"actqkv:choose=newest:question=4", "question=4 requires choose=best", NULL},
     {"actqkv:question=-1", "question='-1'", NULL},
     {"tokenselect:reuse=102", "reuse='102'", NULL},
     {"tokenselect:pos=slot", "parameter 'pos' was removed, leave it out", NULL},
-    {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
-    {"logquant:kv=kivi2/r=64", "brings its own store, --kv kivi2", "f16"},
+    {"kivi", "kivi: has its own store; --kv kivi4 does not apply", "kivi4"},
+    {"logquant:kv=kivi2/r=64", "has its own store; --kv kivi2", "f16"},
     {"streaming:budget=4", "at least sink + 1 = 5", NULL},
     {"retroinfer:budget=84", "budget 84 is too small, at least sink + local + update + 1 = 85", NULL},
     {"retroinfer:budget=100:update=32", "at least sink + local + update + 1 = 101", NULL},
@@ -183,7 +184,7 @@ static void check_texts(void)
     ok(strstr(text, "skip=0+16+32+48+64 ") && s.skip.has[64] && !s.skip.has[63], "come back: %s", text);
 }
 
-/* What depends on the model. */
+/* Specifications that depend on the model. */
 static void check_shapes(void)
 {
     attn_spec s;
@@ -196,17 +197,17 @@ static void check_shapes(void)
            "head_dim 8 over q8");
     shape.head_dim = 96;
     is_err(read_spec(&s, "full:kv=q4/rot=k", NULL, &e), &e, ST_UNSUPPORTED,
-           "q4 needs a head_dim that is a power of two for rot=k, this model has 96: rot=off is expected",
+           "q4 needs a head_dim that is a power of two for rot=k, this model has 96; use rot=off",
            "head_dim 96 over q4:rot=k");
     is_ok(read_spec(&s, "full:kv=q4/rot=off", NULL, &e), &e, "head_dim 96 over q4:rot=off");
-    is_err(read_spec(&s, "kivi:kv=q8", NULL, &e), &e, ST_USAGE, "brings its own store", "kivi over q8");
+    is_err(read_spec(&s, "kivi:kv=q8", NULL, &e), &e, ST_USAGE, "has its own store", "kivi over q8");
     shape.head_dim = 258;
-    is_err(read_spec(&s, "pariskv", NULL, &e), &e, ST_UNSUPPORTED, "head_dim 258, at most 256",
+    is_err(read_spec(&s, "pariskv", NULL, &e), &e, ST_UNSUPPORTED, "head_dim 258 is too large, at most 256",
            "a head that is too wide");
     shape.head_dim = 8;
 }
 
-/* What a strategy needs that does not run over every store. */
+/* Returns the store that a strategy needs if it does not run over every store. */
 static const char *store_of(const char *name)
 {
     return strcmp(name, "codes") == 0 ? ":kv=kivi4" : "";
@@ -218,16 +219,16 @@ static void check_options(void)
     attn_spec s;
     char text[160];
     err e = {0};
-    is_ok(attn_spec_parse(&s, "streaming:pos=abs", &(attn_options){.budget = 128, .skip = "1", .kv = kv_exact(DT_BF16)},
+    is_ok(attn_spec_parse(&s, "streaming:pos=abs", &(attn_options){.budget = 128, .skip = "1", .kv = kv_plain(DT_BF16)},
                           &e),
           &e, "with options");
     attn_spec_params(&s, text, sizeof text);
     is_str(text, "budget=128 sink=4 pos=abs prefill=auto demote=none demote_g=32 recall=all skip=1 kv=bf16",
            "they count");
-    is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
+    is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_plain(DT_F16)}, &e), &e, ST_USAGE,
            "--skip: 'x', expected", "--skip is what was written");
     for (size_t i = 0; attn_methods()[i]; i++) {
-        attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
+        attn_options zero = {.has_budget = true, .kv = kv_plain(DT_F16)};
         const char *name = attn_method_name(attn_methods()[i]);
         err none = {0};
         snprintf(text, sizeof text, "%s%s", name, store_of(name));
@@ -308,8 +309,27 @@ static void check_forced(void)
            "what evicts has no such keys");
 }
 
+/* Strategies that rotate keys or queries themselves use one rotary embedding and refuse a model with two. */
+static void check_ropes(void)
+{
+    static const char *const rotate[] = {"streaming", "infllm", "actqkv", "tokenselect"};
+    shape.n_ropes = 2;
+    for (const attn_method *const *m = attn_methods(); *m; m++) {
+        const char *name = attn_method_name(*m);
+        attn_spec s;
+        err e;
+        bool is_one = false;
+        for (size_t i = 0; i < sizeof rotate / sizeof *rotate; i++) is_one |= strcmp(name, rotate[i]) == 0;
+        const status st = read_spec(&s, name, NULL, &e);
+        ok((st == ST_UNSUPPORTED && strstr(e.msg, "2 rotary embeddings")) == is_one, "%s over two ropes: %s", name,
+           e.msg);
+    }
+    shape.n_ropes = 1;
+}
+
 int main(void)
 {
+    check_ropes();
     check_forced();
     check_texts();
     check_shapes();

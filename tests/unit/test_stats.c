@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "eval/fidelity/fidelity.h"
 #include "eval/stats.h"
 #include "tests/tap.h"
 
@@ -54,7 +55,30 @@ static void test_median(void)
     ok(near(stats_spread(one, 0), 0), "spread of nothing");
 }
 
-/* Of five drafts of four tokens 4, 0, 2, 4 and 1 were right: the mean is (5 + 1 + 3 + 5 + 2) / 5. */
+static void test_quantile(void)
+{
+    double x[] = {4, 1, 3, 2, 5}, one[] = {7};
+    ok(near(stats_quantile(x, 5, 0), 1) && near(stats_quantile(x, 5, 1), 5), "the quantiles 0 and 1 are the ends");
+    ok(near(stats_quantile(x, 5, 0.99), 4.96) && near(stats_quantile(x, 5, 0.1), 1.4), "interpolated between two");
+    ok(near(stats_quantile(one, 1, 0.99), 7), "any quantile of one value");
+}
+
+/* Values from numpy in double arithmetic. */
+static void test_divergence(void)
+{
+    const float p[] = {1, 2, 3, -1}, moved[] = {101, 102, 103, 99}, q[] = {0.5F, 2.5F, 1, 0};
+    const float sure[] = {0, 400, 0, 0}, other[] = {400, 0, 0, 0}, never[] = {-INFINITY, 2, 3, -1};
+    ok(fidelity_divergence(p, p, 4) == 0 && near(fidelity_divergence(p, moved, 4), 0),
+       "none between equal distributions, whatever is added to the logits");
+    ok(near(fidelity_divergence(p, q, 4), 0.6713191986492894), "of two distributions: %.15f",
+       fidelity_divergence(p, q, 4));
+    ok(near(fidelity_divergence(q, p, 4), 0.602004544331091), "in the other direction: %.15f",
+       fidelity_divergence(q, p, 4));
+    ok(near(fidelity_divergence(sure, other, 4), 400), "of two certain ones");
+    ok(isfinite(fidelity_divergence(never, p, 4)), "a token that full attention excludes counts nothing");
+}
+
+/* Five drafts of four tokens had 4, 0, 2, 4 and 1 accepted: the mean length is (5 + 1 + 3 + 5 + 2) / 5. */
 static void test_accepted_length(void)
 {
     const double hazard[] = {4.0 / 5, 3.0 / 4, 2.0 / 3, 2.0 / 2}, sure[] = {1, 1, 1}, never[] = {0, (double)NAN};
@@ -70,5 +94,7 @@ int main(void)
     test_wilson();
     test_accepted_length();
     test_median();
+    test_quantile();
+    test_divergence();
     return tap_done();
 }

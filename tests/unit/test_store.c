@@ -273,8 +273,8 @@ static status count_taken(backend *be, buf *out, size_t bytes, const char *what,
     return below->alloc(be, out, bytes, what, e);
 }
 
-/* Where the longest prompt is known, exact rows are as many as it needs, and a plan of memory taken at once tells just
- * what is taken. */
+/* If the longest prompt is known, the store has as many exact rows as it needs, and a memory plan made at once equals
+ * the memory used. */
 static void check_bounded(backend *be, const char *kv, size_t d)
 {
     err e = {0};
@@ -370,7 +370,7 @@ static void check_rewind(backend *be, const char *kv, int64_t least)
     ok(good, "%s: from %d tokens back to %d, and no farther", kv, FULL, (int)least);
     reset(&r);
     prompt(&r, 3, 3);
-    ok(kv_store_exact(r.s) && kv_store_rewind(r.s, 1), "%s: nothing quantized, rewind to 1", kv);
+    ok(kv_store_plain(r.s) && kv_store_rewind(r.s, 1), "%s: nothing quantized, rewind to 1", kv);
     r.length = 1;
     step(&r);
     ok(same_state(&r), "%s: as if the tokens had never been there", kv);
@@ -384,7 +384,7 @@ static void check_rewind(backend *be, const char *kv, int64_t least)
     rig_close(&r);
 }
 
-/* hf: no way back behind a flush; the counts of methods.md 11.11. */
+/* hf: rewinding before a flush is impossible; the counts of methods.md 11.11. */
 static void check_flushes(backend *be)
 {
     err e = {0};
@@ -469,8 +469,8 @@ static void check_formats(void)
         const char *text, *part;
     } bad[] = {
         {"", "known: f16 bf16 f32 q8 q4 kivi2 kivi4 logquant logquant4 hf2 hf4"},
-        {"hqq", "the HQQ backend"},
-        {"HQQ4:r=8", "store 'HQQ4': the HQQ backend of Hugging Face's cache is not here"},
+        {"hqq", "HQQ cache"},
+        {"HQQ4:r=8", "store 'HQQ4': Hugging Face's HQQ cache is not supported"},
         {"hf2:g=32", "no parameter 'g'; known: r zero sink_fp rows"},
         {"hf2:r=0", "expected a number from 1"},
         {"hf4:zero=half", "expected one of: int float"},
@@ -566,7 +566,7 @@ int main(void)
         check_rewind(be, "kivi2:g=4:r=8", 58);
         check_rewind(be, "kivi4:g=8:r=24:key_residual=slide", 58);
         check_rewind(be, "logquant:g=4:r=15", 55);
-        check_rewind(be, "logquant:g=16:r=15", 45); /* tokens are listed anew at 50 and 55 and stay exact */
+        check_rewind(be, "logquant:g=16:r=15", 45); /* tokens are listed again at 50 and 55 and stay exact */
         check_given(be, "kivi2:g=8:r=16");
         check_given(be, "kivi4:g=8:r=16:key_residual=slide");
         check_given(be, "logquant:g=8:r=24");

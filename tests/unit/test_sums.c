@@ -110,7 +110,7 @@ int main(void)
     if (file == MAP_FAILED) return tap_skip_all("the file is not mapped");
     part[0].p = part[1].p = part[2].p = file + AT;
     for (size_t i = 0; i < BYTES; i++) file[i] = (unsigned char)(i * 2654435761u >> 13);
-    for (int g = 0; g < PIECES; g++) sums_make(sum + 8 * g, file + AT + g * STRIDE, USED);
+    for (int g = 0; g < PIECES; g++) sums_make(sum + 8 * g, file + AT + g * STRIDE, USED, 2, NULL);
     is_int((long long)sums_count(PIECES, USED), N_SUMS, "eight blocks a piece");
     check_changes();
     check_holes();

@@ -53,7 +53,7 @@ static void check_sample(rig *r)
     ok(memcmp(row[2], row[3], sizeof row[2]) != 0, "%s: another seed, another sample", r->be->name);
 }
 
-/* What attends the same with and without: n tokens, windows of layers. */
+/* Cases that attend the same with and without a sample: n tokens, windows of layers. */
 static void check_none(rig *r, int window, int64_t budget, const char *what)
 {
     static head_rows with[STEPS][T_LAYERS], without[STEPS][T_LAYERS];

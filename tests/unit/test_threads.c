@@ -89,7 +89,7 @@ static uint64_t sets_one_thread(void)
     return once(2);
 }
 
-/* All in a region of two threads, each with a model of its own. */
+/* Runs everything in a region of two threads, each with its own model. */
 static uint64_t in_region(void)
 {
     uint64_t hash[2] = {0};
@@ -201,8 +201,8 @@ static const struct {
 
 enum { N_HOSTS = sizeof hosts / sizeof hosts[0] };
 
-/* What host i computes, in a process of its own, since OpenMP reads its environment once; 0: failed, 1: not possible.
- */
+/* Runs host i in a separate process, since OpenMP reads its environment once. Returns 0 on failure, 1 if not
+ * possible. */
 static uint64_t run_host(const char *self, size_t i)
 {
     uint64_t hash = 0;

@@ -64,10 +64,10 @@ static status open_seq(rig *r, attn_seq **out, const char *text, const char *sto
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
 }
 
-/* How far a life goes back: a little, or among rows that have gone. */
+/* Rewind distance: short, or into rows that are no longer in memory. */
 static int64_t back_by = 9;
 
-static world later; /* what is fed after going back: rows that stayed in a file would show */
+static world later; /* fed after rewinding: stale rows in a file would show */
 
 /* Returns whether the strategy could go back. */
 static bool live(rig *r, attn_seq *s, int64_t chunk, life *out)
@@ -93,7 +93,7 @@ static kv_tier tier_of(const char *text)
     return t;
 }
 
-/* What is given back turns into NaN, also where the system would have kept it: reading it would show. */
+/* Fills released memory with NaN, even if the system would keep its content, so that reading it shows. */
 static size_t given;
 static void discard(backend *be, buf b, size_t bytes)
 {
@@ -112,7 +112,7 @@ static void poison(rig *r)
 
 /* ---- the same bits ---- */
 
-/* Whether what a sequence held at most was planned. */
+/* True if the maximum memory of a sequence was planned. */
 static bool is_planned(const rig *r, const attn_seq *s)
 {
     attn_bytes p;
@@ -440,7 +440,7 @@ static void check_failures(const world *w, const char *store)
             return;
         }
         good &= st == ST_IO && strstr(e.msg, "file of layer ") && strstr(e.msg, "Input/output error") &&
-                (strstr(e.msg, "byte") || strstr(e.msg, "make it"));
+                (strstr(e.msg, "byte") || strstr(e.msg, "create it"));
         if (!good) return ok(false, "call %ld: %s", n, e.msg), (void)0;
     }
     ok(false, "%s: calls never end", store);
@@ -491,12 +491,14 @@ static void check_refusals(const world *w)
     ok(t.kind == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0,
        "all words are read");
     t = tier_of("host:window=8:cache=0");
-    ok(t.kind == KV_HOST && t.window == 8 && t.cache == 0, "also behind host");
+    ok(t.kind == KV_HOST && t.window == 8 && t.cache == 0, "also after host");
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
     t = tier_of("disk");
     for (size_t i = 0; i < sizeof evict / sizeof *evict; i++) {
         e = (err){0};
-        ok(open_seq(&r, &s, evict[i], "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "drops tokens"), "%s", e.msg);
+        ok(open_seq(&r, &s, evict[i], "f16", &t, &e) == ST_UNSUPPORTED &&
+               strstr(e.msg, "it drops tokens, and each step reads all others"),
+           "%s", e.msg);
     }
     e = (err){0};
     t = tier_of("disk:/no/such/folder");

@@ -88,6 +88,29 @@ static void check_decode(const tokenizer *t, const int32_t *ids, size_t n, bool 
     mem_free(out);
 }
 
+/* Prompts with and without BOS: its id is 640. */
+static void check_prompts(const tokenizer *t)
+{
+    static const struct {
+        const char *text;
+        bool bos;
+        int n, first;
+    } cases[] = {{"!", true, 2, 640},
+                 {"!", false, 1, 0},
+                 {"<|begin_of_text|>!", true, 2, 640},
+                 {"", true, 1, 640},
+                 {"!<|eot_id|>", true, 3, 640},
+                 {"<|eot_id|>!", true, 3, 640}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        token_list l = {0};
+        const char *text = cases[i].text;
+        ok(tokenizer_encode_prompt(t, text, strlen(text), cases[i].bos, &l, NULL) == ST_OK && (int)l.n == cases[i].n &&
+               l.ids[0] == cases[i].first,
+           "prompt \"%s\"%s", text, cases[i].bos ? " with BOS" : "");
+        token_list_free(&l);
+    }
+}
+
 /* Ids of Llama-3's small twin: bytes by GPT-2's alphabet, so '!' is 0 and byte 0x80 is 188 + ... */
 static void test_bpe_details(void)
 {
@@ -109,6 +132,7 @@ static void test_bpe_details(void)
     snprintf(want, sizeof want, "0 %d 1", bos);
     check_encode(t, "!<|begin_of_text|>\"", 19, TOKENIZE_SPECIAL, want);
     check_encode(t, "", 0, 0, "");
+    check_prompts(t);
 
     /* Bytes that are not UTF-8 go one by one: 0xff, 0xc3 without its second byte, a surrogate. */
     token_list l = {0};
@@ -225,7 +249,7 @@ static void test_spm(void)
     check_decode(t, plain.ids, plain.n, false,
                  "ab\xef\xbf\xbd"
                  "cd\xef\xbf\xbd\xef\xbf\xbd",
-                 "no space appears behind them, and each broken byte is one U+FFFD");
+                 "no space appears after them, and each broken byte is one U+FFFD");
     token_list_free(&plain);
     const int32_t bytes[] = {1, byte0 + 0xe2, byte0 + 0x82, byte0 + 0xac, byte0 + 0xe2, 2, byte0 + 'A'};
     check_decode(t, bytes, 7, false,
@@ -246,7 +270,7 @@ static void test_spm(void)
 }
 #endif
 
-/* The small Qwen tokenizer with other settings beside it. */
+/* The small Qwen tokenizer with other settings next to it. */
 static void test_settings(void)
 {
     char dir[64], path[160];
@@ -271,20 +295,28 @@ static void test_settings(void)
     }
     if (is_ok(tokenizer_open(&t, dir, &e), &e, "opens with its settings")) {
         is_int(tokenizer_bos(t), tokenizer_special_id(t, "<|im_start|>"), "BOS of tokenizer_config.json");
-        ok(tokenizer_adds_bos(t), "add_bos_token");
+        ok(!tokenizer_adds_bos(t), "add_bos_token has no effect on tokenizer.json, as in the reference");
         ok(tokenizer_is_eos(t, tokenizer_special_id(t, "<think>")), "eos_token");
         ok(tokenizer_is_eos(t, 7) && tokenizer_is_eos(t, 9), "the list of generation_config.json");
         ok(!tokenizer_is_eos(t, 11), "config.json counts only where that says nothing");
         ok(tokenizer_is_eos(t, tokenizer_special_id(t, "<|im_end|>")), "end of turn");
         is_int(tokenizer_special_id(t, "<|extra|>"), 660, "added_tokens_decoder");
         is_int(tokenizer_n_ids(t), 661, "ids reach to it");
-        is_str(tokenizer_chat_template(t), "qwen3", "chat_template.jinja");
+        is_str(tokenizer_chat_template(t), "chat_template.jinja", "chat_template.jinja");
         const char *s = "a<think>b<|im_end|>";
         char want[64];
         snprintf(want, sizeof want, "64 %d 65 %d", tokenizer_special_id(t, "<think>"),
                  tokenizer_special_id(t, "<|im_end|>"));
         check_encode(t, s, strlen(s), TOKENIZE_SPECIAL, want);
     }
+    tokenizer_free(t);
+    static const char text[] = "{\"text_config\": {\"eos_token_id\": 13}}";
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    write_file(path, "{}", 2);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    write_file(path, text, strlen(text));
+    if (is_ok(tokenizer_open(&t, dir, &e), &e, "opens with the config of a vision model"))
+        ok(tokenizer_is_eos(t, 13), "eos_token_id of its text part");
     tokenizer_free(t);
     remove_dir(dir);
 }
@@ -309,7 +341,7 @@ static void test_clean_up(void)
 }
 
 #ifdef HAVE_SPM
-/* Llama-2 and Mistral folders hold a tokenizer.json of another kind beside tokenizer.model. */
+/* Llama-2 and Mistral folders have a tokenizer.json of another kind next to tokenizer.model. */
 static void test_json_beside_model(void)
 {
     static const char json[] = "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":0},"
@@ -333,7 +365,7 @@ static void test_json_beside_model(void)
         ok(tokenizer_cleans_up(t), "clean_up_tokenization_spaces");
         check_encode(t, "<pad><s>", 8, TOKENIZE_SPECIAL, "700 1");
         const int32_t ids[] = {700, 1};
-        check_decode(t, ids, 2, true, "<pad><s>", "an id behind the model's");
+        check_decode(t, ids, 2, true, "<pad><s>", "an id past the model's");
     }
     tokenizer_free(t);
     remove_dir(dir);

@@ -41,7 +41,7 @@ static const struct {
     {"{\"a\":-1}", "[]", PRE, "", ST_FORMAT, "the id of \"a\""},
     {"{\"a\":99999999999}", "[]", PRE, "", ST_FORMAT, "is not an integer in 0..4194303"},
     {"{\"a\":1.5}", "[]", PRE, "", ST_FORMAT, "is not an integer"},
-    {"{\"a\":7,\"b\":7}", "[]", PRE, "", ST_FORMAT, "id 7 is given to two tokens"},
+    {"{\"a\":7,\"b\":7}", "[]", PRE, "", ST_FORMAT, "id 7 is assigned to two tokens"},
     {"{\"a\":0,\"a\":1}", "[]", PRE, "", ST_FORMAT, "not valid JSON"},
     {ABC, "{}", PRE, "", ST_FORMAT, "model.merges is missing or not a list"},
     {ABC, "[\"ab\"]", PRE, "", ST_FORMAT, "model.merges[0] is not two tokens"},
@@ -53,22 +53,37 @@ static const struct {
     {ABC, "[\"c b\"]", PRE, "", ST_FORMAT, "the first is not in the vocabulary"},
     {ABC, "[\"a c\"]", PRE, "", ST_FORMAT, "the second is not in the vocabulary"},
     {ABC, "[\"b a\"]", PRE, "", ST_FORMAT, "their union is not in the vocabulary"},
-    {ABC, "[]", "7", "", ST_UNSUPPORTED, "not a byte-level BPE"},
-    {ABC, "[]", "{\"type\":\"Metaspace\"}", "", ST_UNSUPPORTED, "not a byte-level BPE"},
-    {ABC, "[]", "{\"type\":\"Whitespace\"}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_UNSUPPORTED,
-     "pre_tokenizer: type \"Whitespace\""},
+    {ABC, "[]", "7", "", ST_FORMAT, "pre_tokenizer: type is missing"},
+    {ABC, "[]", "{\"type\":\"Metaspace\",\"replacement\":\"_\"}", "", ST_UNSUPPORTED, "replacement \"_\""},
+    {ABC, "[]", "{\"type\":\"Metaspace\",\"prepend_scheme\":\"second\"}", "", ST_FORMAT,
+     "expected never, first or always"},
+    {ABC, "[]", "{\"type\":\"Metaspace\"}", ",\"decoder\":{\"type\":\"CTC\"}", ST_UNSUPPORTED,
+     "decoder: unsupported \"CTC\""},
+    {ABC, "[]", "{\"type\":\"Metaspace\"}", ",\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":2}",
+     ST_UNSUPPORTED, "decoder: unsupported \"Strip\""},
+    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}",
+     ST_UNSUPPORTED, "Replace needs pattern.String"},
+    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}", ST_FORMAT,
+     "normalizer: empty pattern"},
+    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"Prepend\"}", ST_FORMAT, "Prepend without prepend"},
+    {ABC, "[]", "{\"type\":\"UnicodeScripts\"}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_UNSUPPORTED,
+     "pre_tokenizer: unsupported type \"UnicodeScripts\""},
     {ABC, "[]", "{}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_FORMAT, "pre_tokenizer: type is missing"},
     {ABC, "[]", REGEX("(a"), "", ST_FORMAT, "pre_tokenizer: bad pattern"},
-    {ABC, "[]", REGEX("a(?R)"), "", ST_UNSUPPORTED, "pre_tokenizer: group (?R"},
-    {ABC, "[]", REGEX("(*ACCEPT)"), "", ST_UNSUPPORTED, "pre_tokenizer: group (*AC"},
-    {ABC, "[]", REGEX("\\\\w+"), "", ST_UNSUPPORTED, "escape \\w in the pattern"},
-    {ABC, "[]", REGEX("a\\\\"), "", ST_UNSUPPORTED, "escape \\  in the pattern"},
-    {ABC, "[]", REGEX("[a&&b]"), "", ST_UNSUPPORTED, "set operations"},
-    {ABC, "[]", REGEX("[[:alpha:]]"), "", ST_UNSUPPORTED, "set operations"},
-    {ABC, "[]", SPLIT("{}"), "", ST_FORMAT, "Split without pattern or behavior"},
+    {ABC, "[]", REGEX("a(?R)"), "", ST_UNSUPPORTED, "pre_tokenizer: unsupported group (?R"},
+    {ABC, "[]", REGEX("(*ACCEPT)"), "", ST_UNSUPPORTED, "pre_tokenizer: unsupported group (*AC"},
+    {ABC, "[]", REGEX("\\\\h+"), "", ST_UNSUPPORTED, "unsupported escape \\h in the pattern"},
+    {ABC, "[]", REGEX("\\\\p{L"), "", ST_UNSUPPORTED, "unsupported property \\p{L in the pattern"},
+    {ABC, "[]", REGEX("\\\\p"), "", ST_UNSUPPORTED, "unsupported property \\p in the pattern"},
+    {ABC, "[]", REGEX("\\\\p{sc=Han}"), "", ST_UNSUPPORTED, "unsupported property"},
+    {ABC, "[]", REGEX("\\\\p{Nothing}"), "", ST_FORMAT, "bad pattern"},
+    {ABC, "[]", REGEX("a\\\\"), "", ST_UNSUPPORTED, "unsupported escape \\  in the pattern"},
+    {ABC, "[]", REGEX("[a&&b]"), "", ST_UNSUPPORTED, "unsupported set operation"},
+    {ABC, "[]", REGEX("[[:alpha:]]"), "", ST_UNSUPPORTED, "unsupported set operation"},
+    {ABC, "[]", SPLIT("{}"), "", ST_FORMAT, "Split without pattern"},
     {ABC, "[]", SPLIT("{\"String\":\"\"}"), "", ST_FORMAT, "empty pattern"},
     {ABC, "[]", "{\"type\":\"ByteLevel\",\"use_regex\":1}", "", ST_FORMAT, "use_regex is not a boolean"},
-    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"NFKC\"}", ST_UNSUPPORTED, "normalizer: type \"NFKC\""},
+    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"Nmt\"}", ST_UNSUPPORTED, "normalizer: unsupported type \"Nmt\""},
     {ABC, "[]", PRE, ",\"normalizer\":{\"type\":3}", ST_FORMAT, "normalizer: type is missing"},
     {ABC, "[]", PRE, ",\"added_tokens\":{}", ST_FORMAT, "added_tokens is not a list"},
     {ABC, "[]", PRE, ",\"added_tokens\":[{\"id\":3}]", ST_FORMAT, "added_tokens[0]: content is missing"},
@@ -92,7 +107,7 @@ static const struct {
      ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
      "\"id\":\"<s>\"}}],"
      "\"special_tokens\":{\"<s>\":{\"ids\":[99]}}}",
-     ST_FORMAT, "BOS has id 99 of 3"},
+     ST_FORMAT, "id 99 is not below the number of ids, 3"},
 };
 
 static void test_json(void)
@@ -115,7 +130,7 @@ static void test_json(void)
     refuse("", ST_FORMAT, "not valid JSON");
     refuse("[]", ST_FORMAT, "the top level is not a JSON object");
     refuse("{}", ST_FORMAT, "model is missing or not an object");
-    refuse("{\"model\":{\"type\":\"WordPiece\"}}", ST_UNSUPPORTED, "not a byte-level BPE");
+    refuse("{\"model\":{\"type\":\"WordPiece\"}}", ST_UNSUPPORTED, "model.type \"WordPiece\" is not supported");
     refuse("{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", ST_FORMAT, "nested");
 }
 
@@ -193,9 +208,25 @@ static const struct {
     {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"chat_template\":[1,{\"name\":2}],\"bos_token\":7}"}},
      ST_OK,
      "odd settings that do not matter"},
+    {{{"tokenizer.json", GOOD}, {"added_tokens.json", "[]"}}, ST_FORMAT, "added_tokens.json: the top level"},
+    {{{"tokenizer.json", GOOD}, {"added_tokens.json", "{\"x\":\"3\"}"}},
+     ST_FORMAT,
+     "added_tokens.json: the id of \"x\" is not an integer"},
+    {{{"tokenizer.json", GOOD}, {"added_tokens.json", "{\"x\":-1}"}}, ST_FORMAT, "id -1 is outside"},
+    {{{"tokenizer.json", GOOD}, {"added_tokens.json", "{\"x\":1}"}}, ST_FORMAT, "is \"b\" in the vocabulary"},
+    {{{"tokenizer.json", GOOD},
+      {"special_tokens_map.json", "{\"bos_token\":[1],\"additional_special_tokens\":[7,{\"content\":[]}]}"}},
+     ST_OK,
+     "odd special tokens are ignored"},
     {{{"tokenizer.json", "{\"model\":{\"type\":\"Unigram\"}}"}, {"x", ""}},
      ST_UNSUPPORTED,
-     "there is no tokenizer.model beside it"},
+     "model.type \"Unigram\" is not supported; add the model's SentencePiece file, tokenizer.model"},
+    {{{"tokenizer.json", "{\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",0.0]]}}"}, {"x", ""}},
+     ST_UNSUPPORTED,
+     "model.type \"Unigram\" is not supported"},
+    {{{"tokenizer.json", "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}"}, {"x", ""}},
+     ST_UNSUPPORTED,
+     "model.type \"WordPiece\" is not supported; supported: BPE"},
     {{{"vocab.json", ABC}, {"merges.txt", "#version: 0.2\na b\n\n"}}, ST_OK, "vocab.json and merges.txt"},
     {{{"vocab.json", ABC}, {"merges.txt", "a b\nab\n"}}, ST_FORMAT, "merges.txt: merge 1 is not two tokens"},
     {{{"vocab.json", ABC}, {"merges.txt", "a z\n"}},
@@ -207,7 +238,7 @@ static const struct {
     {{{"tokenizer.model", "YQ== 0\nYg= 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: bad base64"},
     {{{"tokenizer.model", "YQ== 0\nY*== 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: bad base64"},
     {{{"tokenizer.model", "YQ== 0\nYg==\n"}, {"x", ""}}, ST_FORMAT, "line 2: not a base64 token and a rank"},
-    {{{"tokenizer.model", "YQ== 0\nYg== 0\n"}, {"x", ""}}, ST_FORMAT, "line 2: id 0 is given to two tokens"},
+    {{{"tokenizer.model", "YQ== 0\nYg== 0\n"}, {"x", ""}}, ST_FORMAT, "line 2: id 0 is assigned to two tokens"},
     {{{"tokenizer.model", "YQ== 0\nYQ== 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: ids 0 and 1 have the same text"},
     {{{"tokenizer.model", "YQ== 0\nYg== 99999999\n"}, {"x", ""}}, ST_FORMAT, "line 2: id 99999999 is outside"},
     {{{"tokenizer.model", "YQ== 0\nYg== 123456789\n"}, {"x", ""}}, ST_FORMAT, "line 2: not a base64 token and a rank"},
@@ -298,7 +329,7 @@ static void test_steps(void)
         err e = {0};
         const char *json = make_json(ABC, "[]", cases[i].pre, "");
         if (is_ok(tokenizer_open_json(&t, json, strlen(json), "x", &e), &e, "case %zu", i)) {
-            ok(pretok_run(t->pre, cases[i].text, strlen(cases[i].text), collect, got, &e) == ST_OK, "runs");
+            ok(pretok_run(t->pre, cases[i].text, strlen(cases[i].text), true, collect, got, &e) == ST_OK, "runs");
             is_str(got, cases[i].pieces, "pieces of case %zu", i);
         }
         tokenizer_free(t);

@@ -113,16 +113,6 @@ static void check_decoding(const tokenizer *t, const char *name)
     fclose(f);
 }
 
-static size_t read_messages(const json_t *list, chat_message *m, size_t cap)
-{
-    size_t n = json_array_size(list);
-    for (size_t i = 0; i < n && i < cap; i++) {
-        m[i].role = json_string_value(json_object_get(json_array_get(list, i), "role"));
-        m[i].content = json_string_value(json_object_get(json_array_get(list, i), "content"));
-    }
-    return n < cap ? n : cap;
-}
-
 /* Conversations in a chat template. */
 static void check_chat(const tokenizer *t, const char *name)
 {
@@ -134,11 +124,10 @@ static void check_chat(const tokenizer *t, const char *name)
     if (strchr(key, '-')) *strchr(key, '-') = '_';
     if (!ok(f, "%s: chat_cases.jsonl", name)) return;
     for (json_t *j; (j = next_json(f)); json_decref(j)) {
-        chat_message m[8];
+        const chat_input in = {.messages = json_object_get(j, "messages"), .name = name};
         token_list l = {0};
-        size_t k = read_messages(json_object_get(j, "messages"), m, 8);
         n++;
-        bool same = chat_encode(t, name, m, k, &l, NULL) == ST_OK;
+        bool same = chat_encode(t, &in, &l, NULL) == ST_OK;
         if (strcmp(name, "qwen3") == 0) { /* the ids are with thinking on */
             static const int32_t tail[] = {151667, 271, 151668, 271};
             same = same && l.n > 4 && memcmp(l.ids + l.n - 4, tail, sizeof tail) == 0;

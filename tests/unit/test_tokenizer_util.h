@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tokenizer tests share: JSON lines, comparing ids, the checks that hold for every text.
- */
+/* Shared by the tokenizer tests: JSON lines, comparing ids, checks that hold for every text. */
 #ifndef TESTS_UNIT_TEST_TOKENIZER_UTIL_H
 #define TESTS_UNIT_TEST_TOKENIZER_UTIL_H
 
@@ -13,10 +12,11 @@
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 #include "tests/unit/files.h"
+#include "tokenizer/chat.h"
 #include "tokenizer/impl.h"
 #include "tokenizer/normalize.h"
 
-/* NULL, and a skipped test, where the build cannot read it. */
+/* Opens a tokenizer. Returns NULL, with a skipped test, if the build cannot read it. */
 static inline tokenizer *open_tokenizer(const char *dir, const char *name)
 {
     tokenizer *t = NULL;
@@ -34,7 +34,7 @@ static inline tokenizer *open_small(const char *name)
     return open_tokenizer(tap_path(rel), name);
 }
 
-/* Next line of a JSON-lines file (texts may contain NUL), NULL at the end. */
+/* Returns the next line of a JSON-lines file (texts may contain NUL), NULL at the end. */
 static inline json_t *next_json(FILE *f)
 {
     static char *line;
@@ -73,13 +73,13 @@ static inline void print_text(const char *label, const char *s, size_t n)
     printf("\"\n");
 }
 
-/* What decoding the ids of text must give: text itself, NFC where the tokenizer normalizes. */
+/* Decodes the ids of text and expects text itself, or its normalized form. */
 static inline bool round_trip(const tokenizer *t, const token_list *ids, const char *text, size_t n)
 {
     char *out, *nfc = NULL;
     size_t len, n_nfc = 0;
     if (tokenizer_decode(t, ids->ids, ids->n, true, &out, &len, NULL) != ST_OK) return false;
-    if (t->nfc && normalize_nfc(&nfc, &n_nfc, text, n, NULL) != ST_OK) return false;
+    if (!t->pieces.on && normalizer_run(&t->normalizer, &nfc, &n_nfc, text, n, NULL) != ST_OK) return false;
     const char *want = nfc ? nfc : text;
     size_t n_want = nfc ? n_nfc : n;
     bool same = len == n_want && memcmp(out, want, len) == 0;
@@ -92,7 +92,7 @@ static inline bool round_trip(const tokenizer *t, const token_list *ids, const c
     return same;
 }
 
-/* The pieces of a stream, put together, are the decoded text. */
+/* True if the concatenated pieces of a stream are the decoded text. */
 static inline bool stream_equals_whole(const tokenizer *t, const int32_t *ids, size_t n)
 {
     char *whole, *parts;
@@ -124,7 +124,7 @@ typedef struct {
     int n, same, trips, n_trips, streams;
 } tally;
 
-/* One text: ids as wanted, decoding gives it back, streaming equals decoding. */
+/* Checks one text: the expected ids, decoding restores it, streaming equals decoding. */
 static inline void check_text(tally *y, const tokenizer *t, const char *text, size_t n, const json_t *want)
 {
     token_list got = {0};
@@ -141,10 +141,9 @@ static inline void check_text(tally *y, const tokenizer *t, const char *text, si
             printf(" %lld", (long long)json_integer_value(json_array_get(want, i)));
         printf(" (%s)\n", e.msg);
     }
-    /* What cannot come back: U+2581 is SentencePiece's space; the small Qwen tokenizer has
-     * stripping tokens. */
-    bool lossy =
-        (t->spm && memmem(text, n, "\xe2\x96\x81", 3)) || memmem(text, n, "<L>", 3) || memmem(text, n, "<R>", 3);
+    /* Text that cannot be restored: U+2581 is SentencePiece's space; the small Qwen tokenizer has stripping tokens. */
+    bool lossy = ((t->spm || t->pieces.on) && memmem(text, n, "\xe2\x96\x81", 3)) || memmem(text, n, "<L>", 3) ||
+                 memmem(text, n, "<R>", 3);
     if (!lossy) {
         y->n_trips++;
         y->trips += round_trip(t, &got, text, n);
@@ -160,7 +159,7 @@ static inline void report(const tally *y, const char *name)
     is_int(y->streams, y->n, "%s: streaming equals decoding, %d of %d", name, y->streams, y->n);
 }
 
-/* lines.jsonl as one text, against its hash in long.jsonl. */
+/* Checks lines.jsonl as one text against its hash in long.jsonl. */
 static inline void check_long(const tokenizer *t, const char *name)
 {
     size_t n = 0, cap = 1 << 20;
@@ -196,7 +195,7 @@ static inline void check_long(const tokenizer *t, const char *name)
     fclose(g);
 }
 
-/* A fresh folder below the current directory; remove_dir takes its files and itself away. */
+/* Makes a new folder below the current directory; remove_dir deletes it. */
 static inline void make_dir(char *dir, size_t cap)
 {
     snprintf(dir, cap, "tok-XXXXXX");
@@ -204,27 +203,6 @@ static inline void make_dir(char *dir, size_t cap)
         printf("Bail out! cannot make a folder here\n");
         exit(1);
     }
-}
-
-static inline void remove_dir(const char *dir)
-{
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer.model",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "generation_config.json",
-                                        "config.json",
-                                        "chat_template.jinja",
-                                        "chat_template.json",
-                                        "x"};
-    char path[4200];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    rmdir(dir);
 }
 
 #endif

@@ -23,7 +23,7 @@ static int64_t comb_slots(const attn_view *v, int layer, int64_t n, int32_t *slo
     return count;
 }
 
-static const attn_method comb_method = {
+const attn_method attn_comb = {
     .name = "comb",
     .summary = "every m-th token and the newest",
     .source = "attention/README.md",
@@ -32,6 +32,7 @@ static const attn_method comb_method = {
     .kind = &(const by_count_kind){comb_slots},
     .has_budget = true,
     .def_budget = 64,
+    .reuse = ATTN_REUSE_ANY,
 };
 
 /* ---- its test ---- */
@@ -41,7 +42,7 @@ static float got[T_LAYERS * T_MAX][T_HEADS][T_DIM], want[T_LAYERS * T_MAX][T_HEA
 
 static status open_comb(rig *r, attn_seq **out, int64_t budget, int64_t m, err *e)
 {
-    attn_spec s = {.method = &comb_method, .budget = budget, .value = {m}, .kv = kv_exact(DT_F32), .text = "comb"};
+    attn_spec s = {.method = &attn_comb, .budget = budget, .value = {m}, .kv = kv_plain(DT_F32), .text = "comb"};
     attn_limits lim = {.n_tokens = T_MAX, .chunk = (int64_t)r->rows};
     return attn_seq_create(out, &s, &r->shape, &lim, r->be, e);
 }

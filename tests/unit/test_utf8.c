@@ -94,7 +94,7 @@ static void test_code_points(void)
     is_int(char_at("\xe2\x82", 2, &c), 0, "a partial character is none");
     is_int(char_at("", 0, &c), 0, "nor is nothing");
     is_int(char_before("\x80\x80", 2, &c), 0, "nor are continuation bytes");
-    is_int(char_before("a\x80", 2, &c), 0, "a character does not end behind a stray byte");
+    is_int(char_before("a\x80", 2, &c), 0, "a character does not end after a stray byte");
 }
 
 /* Examples of Unicode 15, tables 3-8 to 3-11. */
@@ -135,30 +135,45 @@ static void test_trim(void)
        "members of the sets");
 }
 
-static void test_nfc(void)
+static void test_normalizer(void)
 {
     static const struct {
+        normalize_kind kind;
         const char *in, *want; /* want NULL: unchanged */
     } cases[] = {
-        {"plain", NULL},
-        {"\xc3\xa9", NULL},
-        {"", NULL},
-        {"\xe4\xb8\xad", NULL},
-        {"e\xcc\x81", "\xc3\xa9"},                                /* e + acute */
-        {"\xe2\x84\xab", "\xc3\x85"},                             /* Angstrom sign */
-        {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"}, /* Hangul jamo */
-        {"a\xcc\x81\xcc\xa3", "\xe1\xba\xa1\xcc\x81"},            /* marks are reordered */
-        {"\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},             /* composition exclusion grows */
-        {"\xf0\x9d\x85\x9e", "\xf0\x9d\x85\x97\xf0\x9d\x85\xa5"}, /* and outside the BMP */
-        {"\xce\x90", NULL},
-        {"\xf0\xaf\xa0\x80", "\xe4\xb8\xbd"}, /* compatibility ideograph */
+        {NORMALIZE_NFC, "plain", NULL},
+        {NORMALIZE_NFC, "\xc3\xa9", NULL},
+        {NORMALIZE_NFC, "", NULL},
+        {NORMALIZE_NFC, "\xe4\xb8\xad", NULL},
+        {NORMALIZE_NFC, "e\xcc\x81", "\xc3\xa9"},                                /* e + acute */
+        {NORMALIZE_NFC, "\xe2\x84\xab", "\xc3\x85"},                             /* Angstrom sign */
+        {NORMALIZE_NFC, "\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"}, /* Hangul jamo */
+        {NORMALIZE_NFC, "a\xcc\x81\xcc\xa3", "\xe1\xba\xa1\xcc\x81"},            /* marks are reordered */
+        {NORMALIZE_NFC, "\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},             /* composition exclusion grows */
+        {NORMALIZE_NFC, "\xf0\x9d\x85\x9e", "\xf0\x9d\x85\x97\xf0\x9d\x85\xa5"}, /* and outside the BMP */
+        {NORMALIZE_NFC, "\xce\x90", NULL},
+        {NORMALIZE_NFC, "\xf0\xaf\xa0\x80", "\xe4\xb8\xbd"}, /* compatibility ideograph */
+        {NORMALIZE_NFD, "\xc3\xa9", "e\xcc\x81"},
+        {NORMALIZE_NFKC, "\xef\xac\x81", "fi"},
+        {NORMALIZE_NFKD, "\xef\xac\x81\xc3\xa9", "fie\xcc\x81"},
+        {NORMALIZE_NFD, "\xef\xac\x81", NULL},
+        {NORMALIZE_NFKD, "a b", NULL},
+        {NORMALIZE_PREPEND, "a b", "__a b"},
+        {NORMALIZE_PREPEND, "", NULL},
+        {NORMALIZE_REPLACE, " a  b", "__a____b"},
+        {NORMALIZE_REPLACE, "ab", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *out;
         size_t n;
-        if (!ok(normalize_nfc(&out, &n, cases[i].in, strlen(cases[i].in), NULL) == ST_OK, "NFC %zu", i)) continue;
+        normalizer z = {0};
+        if (!ok(normalizer_add(&z, cases[i].kind, " ", "__", "test", NULL) == ST_OK &&
+                    normalizer_run(&z, &out, &n, cases[i].in, strlen(cases[i].in), NULL) == ST_OK,
+                "normalizer %zu", i))
+            continue;
+        normalizer_free(&z);
         const char *want = cases[i].want;
-        ok(want ? out && n == strlen(want) && memcmp(out, want, n) == 0 : !out, "NFC %zu: text", i);
+        ok(want ? out && n == strlen(want) && memcmp(out, want, n) == 0 : !out, "normalizer %zu: text", i);
         mem_free(out);
     }
 }
@@ -169,6 +184,6 @@ int main(void)
     test_code_points();
     test_broken();
     test_trim();
-    test_nfc();
+    test_normalizer();
     return tap_done();
 }

@@ -20,7 +20,7 @@ enum { PIECES = 2048, MODELS_APART = 1 };
 
 static float single[STEPS][U_VOCAB], row[U_VOCAB];
 
-/* STEPS tokens behind a prompt, one by one. */
+/* Decodes STEPS tokens after a prompt, one by one. */
 static status one_by_one(session *s, err *e)
 {
     for (int i = 0; i < STEPS; i++) {
@@ -30,8 +30,8 @@ static status one_by_one(session *s, err *e)
     return ST_OK;
 }
 
-/* The same tokens, `rows` at a time; *wrong: rows with other bits. What follows the first two of each forward is fed
- * wrongly at first, and again behind a rewind, as drafts are. */
+/* Decodes the same tokens, `rows` at a time; *wrong: number of rows with other bits. After the first two rows of each
+ * forward pass, wrong tokens are fed first, and the right ones after a rewind, as with drafts. */
 static status together(session *s, size_t rows, int *wrong, err *e)
 {
     for (int64_t from = session_length(s), done = 0; done < STEPS;) {
@@ -87,9 +87,9 @@ static void check_rows(const engine_parts *p, const char *store, size_t n_prompt
     int32_t id = st == ST_OK ? some_id(session_length(a)) : 0;
     if (st == ST_OK) st = session_decode(&a, 1, &id, last[0], &e);
     if (st == ST_OK) st = session_decode(&b, 1, &id, last[1], &e);
-    if (is_ok(st, &e, "%s, %s, %zu rows behind %zu tokens", what, store, rows, n_prompt)) {
-        is_int(wrong, 0, "%s, %s, %zu rows behind %zu tokens: the logits of single steps", what, store, rows, n_prompt);
-        ok(memcmp(last[0], last[1], sizeof *last) == 0, "and the step behind them");
+    if (is_ok(st, &e, "%s, %s, %zu rows after %zu tokens", what, store, rows, n_prompt)) {
+        is_int(wrong, 0, "%s, %s, %zu rows after %zu tokens: the logits of single steps", what, store, rows, n_prompt);
+        ok(memcmp(last[0], last[1], sizeof *last) == 0, "and the step after them");
     }
     session_free(a);
     session_free(b);
@@ -116,7 +116,7 @@ static void check_choice(const engine_parts *p, const char *what)
         for (int i = 0; i < SESSION_VERIFY_ROWS; i++) ids[i] = some_id(i);
         is_ok(session_verify(s, ids, SESSION_VERIFY_ROWS, &e), &e, "rows");
         for (int i = 0; i < SESSION_VERIFY_ROWS; i++) {
-            for (int j = 0; j < 2; j++) sampler_accept(by[j], ids[i]);
+            for (int j = 0; j < 2; j++) sampler_accept_new(by[j], ids[i]);
             status st = session_verified_logits(s, (size_t)i, row, &e);
             int32_t want = sampler_next(by[0], row, 9 + i + 1);
             if (st == ST_OK) st = session_verified(s, (size_t)i, by[1], &id, &e);
@@ -169,14 +169,14 @@ static void check_products(const char *device)
     }
 }
 
-/* What cannot be verified says why. */
+/* Strategies that cannot verify drafts report why. */
 static void check_refusals(const char *device)
 {
-    static const char *const cases[][3] = {{"full", "kivi4", "has codes"},
-                                           {"kivi", "f16", "has codes"},
-                                           {"quest:budget=32", "f16", "chooses what it attends"},
-                                           {"streaming:budget=32", "f16", "chooses what it attends"},
-                                           {"pariskv:budget=512", "f16", "chooses what it attends"}};
+    static const char *const cases[][3] = {{"full", "kivi4", "is quantized as tokens arrive"},
+                                           {"kivi", "f16", "is quantized as tokens arrive"},
+                                           {"quest:budget=32", "f16", "selects tokens in each step"},
+                                           {"streaming:budget=32", "f16", "selects tokens in each step"},
+                                           {"pariskv:budget=512", "f16", "selects tokens in each step"}};
     engine_parts p;
     session *s;
     err e = {0};

@@ -32,20 +32,21 @@ typedef struct {
     int shard; /* 0 or 1, when sharded */
     bool absent;
     const char *like; /* the tensor whose values it has; NULL: its own */
-} tensor;
+} made_tensor;
 
-static tensor tensors[64];
+static made_tensor tensors[64];
 static size_t n_tensors;
 
 static void add(const char *name, size_t rows, size_t cols)
 {
-    tensor *t = &tensors[n_tensors];
-    *t = (tensor){.type = "F32", .rank = rows ? 2 : 1, .shape = {rows ? rows : cols, cols}, .shard = n_tensors % 2};
+    made_tensor *t = &tensors[n_tensors];
+    *t =
+        (made_tensor){.type = "F32", .rank = rows ? 2 : 1, .shape = {rows ? rows : cols, cols}, .shard = n_tensors % 2};
     snprintf(t->name, sizeof t->name, "%s", name);
     n_tensors++;
 }
 
-static tensor *get(const char *name)
+static made_tensor *get(const char *name)
 {
     for (size_t i = 0; i < n_tensors; i++)
         if (strcmp(tensors[i].name, name) == 0) return &tensors[i];
@@ -105,7 +106,7 @@ static void write_weights(const char *name, int shard, size_t pad)
     char path[128], h[8192] = "{\"__metadata__\":{\"format\":\"pt\"}";
     size_t n = strlen(h), at = 0;
     for (size_t k = 0; k < n_tensors; k++) {
-        const tensor *t = &tensors[k];
+        const made_tensor *t = &tensors[k];
         if (t->absent || (shard >= 0 && t->shard != shard)) continue;
         size_t count = t->rank == 2 ? t->shape[0] * t->shape[1] : t->shape[0];
         size_t bytes = count * (strcmp(t->type, "F32") == 0 || strcmp(t->type, "I32") == 0 ? 4 : 2);
@@ -124,7 +125,7 @@ static void write_weights(const char *name, int shard, size_t pad)
     fwrite(&n64, 8, 1, f);
     fwrite(h, 1, n, f);
     for (size_t k = 0; k < n_tensors; k++) {
-        const tensor *t = &tensors[k];
+        const made_tensor *t = &tensors[k];
         if (t->absent || (shard >= 0 && t->shard != shard)) continue;
         size_t count = t->rank == 2 ? t->shape[0] * t->shape[1] : t->shape[0];
         for (size_t i = 0; i < count; i++) {
@@ -143,7 +144,7 @@ static void write_index(const char *shard_of_norm)
     size_t n = strlen(text);
     bool first = true;
     for (size_t k = 0; k < n_tensors; k++) {
-        const tensor *t = &tensors[k];
+        const made_tensor *t = &tensors[k];
         const char *shard = t->shard ? "model-00002.safetensors" : "model-00001.safetensors";
         if (t->absent) continue;
         if (shard_of_norm && strcmp(t->name, "model.norm.weight") == 0) shard = shard_of_norm;
@@ -257,7 +258,7 @@ static void strip(int layer)
     char part[32];
     snprintf(part, sizeof part, ".layers.%d.", layer);
     for (size_t k = 0; k < n_tensors; k++) {
-        tensor *t = &tensors[k];
+        made_tensor *t = &tensors[k];
         if (strncmp(t->name, "model.", 6) != 0 || (layer >= 0 && !strstr(t->name, part))) continue;
         memmove(t->name, t->name + 6, strlen(t->name) - 5);
     }
@@ -377,7 +378,7 @@ static void test_bad_tensors(void)
 {
     const char *file = DIR_NAME "/model.safetensors";
     write_good("", false);
-    refuse(ST_FORMAT, file, "tensor lm_head.weight is missing and config.json does not say", "no lm_head, not tied");
+    refuse(ST_FORMAT, file, "tensor lm_head.weight is missing and config.json does not set", "no lm_head, not tied");
     plan(true);
     get("model.layers.1.mlp.up_proj.weight")->absent = true;
     write_weights("model.safetensors", -1, 0);
@@ -385,13 +386,13 @@ static void test_bad_tensors(void)
     plan(true);
     get("model.layers.0.self_attn.k_proj.weight")->shape[0] = 16;
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_FORMAT, file, "model.layers.0.self_attn.k_proj.weight has shape [16, 8], config.json asks for [8, 8]",
+    refuse(ST_FORMAT, file, "model.layers.0.self_attn.k_proj.weight has shape [16, 8], config.json requires [8, 8]",
            "wrong shape");
     plan(true);
     get("model.norm.weight")->rank = 2;
     get("model.norm.weight")->shape[0] = 1;
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_FORMAT, file, "tensor model.norm.weight has shape [1, 8], config.json asks for [8]", "wrong rank");
+    refuse(ST_FORMAT, file, "tensor model.norm.weight has shape [1, 8], config.json requires [8]", "wrong rank");
     plan(true);
     strcpy(get("model.embed_tokens.weight")->type, "I32");
     write_weights("model.safetensors", -1, 0);
@@ -413,7 +414,7 @@ static void test_bad_index(void)
     refuse(ST_IO, DIR_NAME "/model-00002.safetensors", "No such file", "missing shard");
     write_sharded();
     write_index("model-00001.safetensors");
-    refuse(ST_FORMAT, DIR_NAME "/model-00001.safetensors", "tensor model.norm.weight is missing, though the index",
+    refuse(ST_FORMAT, DIR_NAME "/model-00001.safetensors", "tensor model.norm.weight is missing, although the index",
            "the shard lacks its tensor");
     static const char *const names[] = {"../model-00001.safetensors", "/etc/passwd", "..", ".", ""};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -543,7 +544,7 @@ static void test_fixtures(void)
         model_close(m);
     }
     closedir(d);
-    is_int(n_models, 11, "checkpoints");
+    is_int(n_models, 13, "checkpoints");
     const char *real = tap_data("models/stories260K/hf");
     err e = {0};
     model *m = NULL;

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-# Views of reports for scripts/reproduce: each makes lines "whose numbers, row, column, value" of a report of --json, or of
+# Views of reports for scripts/reproduce. Each prints lines "source, row, column, value" for a report of --json, or for
 # an array of JSON lines (pages, steps, datasets, longbench2).
 
 def digits($n): if . == null then null else . * pow(10; $n) | round / pow(10; $n) end;
-def cell($whose; $row; $column; $value): select($value != null) | [$whose, $row, $column, $value] | map(tostring) | @tsv;
+def cell($source; $row; $column; $value): select($value != null) | [$source, $row, $column, $value] | map(tostring) | @tsv;
 def mean: if length == 0 or any(.[]; . == null) then null else add / length end;
-# The distinct values of `f`, in their order.
+# Distinct values of `f`, in order of appearance.
 def distinct(f): reduce (.[] | f) as $x ([]; if index([$x]) then . else . + [$x] end);
 def name: if .budget == null then .attn else "\(.attn) \(.budget)" end;
-# A row without a budget stands in the column of every budget; where none has one, the column is `what`.
+# A row without a budget appears in the column of every budget; if no row has one, the column is `what`.
 def budgets($all; $what): if .budget != null then [.budget] elif $all == [] then [$what] else $all end;
 def by_budgets($what; f): ([.results[].budget | select(. != null)] | unique) as $all | .results[] | budgets($all; $what)[] as $b |
     cell("here"; .attn; $b; f);
@@ -18,7 +18,7 @@ def by_budgets($what; f): ([.results[].budget | select(. != null)] | unique) as 
 def found: by_budgets("found, %"; 100 * .accuracy | digits(1));
 def agreement: by_budgets("agreement, %"; 100 * .score | digits(1));
 def access: .results[] | cell("here"; .attn; "keys read, %"; 100 * .key_access | digits(1));
-# Bytes of the index over those of all keys; half of the rows' bytes are keys.
+# Ratio of index bytes to key bytes; half of the rows' bytes are keys.
 def load: .results[] | (.kv_read / 2 + .index_read) as $read | cell("here"; .attn; "load ratio";
     .index_read * .key_access / $read | digits(3));
 def settings: .results[] | (.params | capture(" local=(?<local>[0-9]+) .*u=(?<u>[0-9]+) full_thr=(?<full_thr>[0-9]+)")) as $p |
@@ -35,24 +35,24 @@ def of($what): .layers | map(.[$what]) | mean;
 def by_budget($what): rows | cell("here"; .attn; .budget; of($what) | digits(4));
 def by_layer($what): rows | . as $r | .layers[] | cell("here"; $r.attn; "layer \(.layer)"; .[$what] | digits(1));
 def under($column; $what): rows | cell("here"; .attn; $column; of($what) | digits(4));
-# With the budget in the name where there are several.
+# Adds the budget to the name if there are several.
 def recall: ([.results[].budget] | unique | length > 1) as $several | rows | (if $several then name else .attn end) as $row |
     cell("here"; $row; "recall"; of("recall") | digits(4)), cell("here"; $row; "mass"; of("mass") | digits(4)),
     cell("here"; $row; "output error"; of("out_err") | digits(4));
-# L1 of what is in codes, and if those tokens were not there.
+# L1 error with quantized rows, and without the quantized tokens.
 def quantized: ([.results[].ctx] | unique | length) as $lengths | rows |
     (if $lengths > 1 then "\(.ctx) tokens" else "here" end) as $w | . as $r |
     of("out_err_l1") as $codes | of("evicted_err_l1") as $gone |
     cell($w; $r.attn; "L1, in codes"; $codes | digits(4)), cell($w; $r.attn; "L1, evicted"; $gone | digits(4)),
     cell($w; $r.attn; "evicted / in codes"; $gone / $codes | digits(2));
-# The mass of the newest tokens at growing budgets, as that of bands of distance.
+# Mass by distance band, from the mass of the newest tokens at growing budgets.
 def bands: [rows | {n: (.budget + 1), mass: of("mass")}] | [{n: 0, mass: 0}] + . + [{n: null, mass: 1}] | . as $m |
     range(1; length) as $i | (($m[$i].n // 0) - 1) as $last |
     cell("here"; if $m[$i].n == null then "\($m[$i - 1].n) and more" else "\($m[$i - 1].n) to \($last)" end; "share of attention, %";
         100 * ($m[$i].mass - $m[$i - 1].mass) | digits(2)),
     (select($m[$i].n != null) | cell("here"; "\($m[$i - 1].n) to \($last)"; "a token, %";
         100 * ($m[$i].mass - $m[$i - 1].mass) / ($m[$i].n - $m[$i - 1].n) | digits(3)));
-# By head: the first rows are two sinks with the newest two, the newest two, the newest 128.
+# By head: the first rows are two sinks and the newest two tokens, the newest two, and the newest 128.
 def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
 def sinks: [rows | [.layers[].mass_heads]] as [$with, $two, $newest] |
     [range(0; $with | length) as $l | [range(0; $with[$l] | length) as $h | {layer: $l, sinks: ($with[$l][$h] - $two[$l][$h]),
@@ -61,7 +61,7 @@ def sinks: [rows | [.layers[].mass_heads]] as [$with, $two, $newest] |
     cell("here"; $row; "tokens 0 and 1, median"; map(.sinks) | median | digits(4)),
     cell("here"; $row; "newest 128, median"; map(.newest) | median | digits(4)),
     cell("here"; $row; "heads with more on 0 and 1"; "\(map(select(.sinks > .newest)) | length) of \(length)");
-# What the exact tokens hold of attention, tokens 0 and 1 left out; means over several lengths.
+# Attention on the float rows, without tokens 0 and 1; means over several lengths.
 def coverage: [rows] as $all | $all | distinct(.attn)[] as $a | [$all[] | select(.attn == $a)] |
     cell("here"; $a; "tokens"; map(of("exact_tokens")) | mean | digits(1)),
     cell("here"; $a; "a token, %"; map(of("coverage")) | mean * 100 | digits(4)),
@@ -75,27 +75,27 @@ def distances: ([.results[].ctx] | unique | length) as $lengths | rows |
         cell($w; $r.attn; "sum, evicted"; $gone * $layers * $heads | digits(2)),
         cell($w; $r.attn; "sum, evicted / sum"; $gone / $l1 | digits(2)));
 
-# One stage of pariskv: beta leaves the name.
-def stage($whose; $what): rows | cell($whose; .attn | sub(":beta=[0-9]+"; ""); $what; of("recall") | digits(3));
+# One stage of pariskv; removes beta from the name.
+def stage($source; $what): rows | cell($source; .attn | sub(":beta=[0-9]+"; ""); $what; of("recall") | digits(3));
 
 # ---- JSON lines of paris_drift.py ----
 
 def drifted($column): .[] | cell("here"; .row; $column; .reranked | digits(4)),
     (select(.missed_reply) | cell("here"; "\(.row): missed, %"; $column; 100 * .missed_reply | digits(1)));
-def ablation($whose): .[] | cell($whose; .row; "coarse"; .coarse | digits(3)), cell($whose; .row; "reranked"; .reranked | digits(3)),
-    cell($whose; .row; "missed of the prompt, %"; 100 * .missed_prompt | digits(1)),
-    cell($whose; .row; "of the reply, %"; 100 * .missed_reply | digits(1));
+def ablation($source): .[] | cell($source; .row; "coarse"; .coarse | digits(3)), cell($source; .row; "reranked"; .reranked | digits(3)),
+    cell($source; .row; "missed of the prompt, %"; 100 * .missed_prompt | digits(1)),
+    cell($source; .row; "of the reply, %"; 100 * .missed_reply | digits(1));
 
 # ---- JSON lines of eval recall --dump ----
 
-# Pages of n tokens that the lists touch, and what part of these pages they are.
+# Number of pages of n tokens that the lists touch, and the fraction of these pages that they fill.
 def pages($n): . as $all | (distinct(.layer) | map({row: "layer \(.)", layer: .})) + [{row: "all layers"}] | .[] as $k |
     [$all[] | select($k.layer == null or .layer == $k.layer) | {k: (.positions | length),
         p: (.positions | map(. / $n | floor) | unique | length)}] |
     cell("here"; $k.row; "pages with best tokens"; map(.p) | mean | digits(1)),
     cell("here"; $k.row; "pages that could hold them"; map(.k / $n | ceil) | mean | digits(1)),
     cell("here"; $k.row; "best among their tokens, %"; map(100 * .k / ($n * .p)) | mean | digits(1));
-# What part of a list is in the list of the same head 1, 2 and 3 queries later.
+# Fraction of a list that is in the list of the same head 1, 2 and 3 queries later.
 def steps: (map({key: "\(.layer) \(.head) \(.query)", value: .positions}) | from_entries) as $at | . as $all |
     (distinct(.layer) | map({row: "layer \(.)", layer: .})) + [{row: "all layers"}] | .[] as $k | (1, 2, 3) as $d |
     [$all[] | select($k.layer == null or .layer == $k.layer) | $at["\(.layer) \(.head) \(.query + $d)"] as $later |

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+/* Grammars of replies with tool calls: required calls, and arguments that follow a schema. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "serve/api_impl.h"
+#include "serve/sched_impl.h"
+
+enum { NOTHING = -2, PARTS = 16 };
+
+typedef struct {
+    grammar_builder *b;
+    const scheduler *s;
+    const job *j;
+    const call_writing *w;
+} composer;
+
+/* A sequence of nodes; empty texts add none. */
+typedef struct {
+    grammar_node list[PARTS];
+    size_t n;
+} sequence_parts;
+
+static void add(sequence_parts *p, grammar_node node)
+{
+    if (p->n < PARTS) p->list[p->n++] = node;
+}
+
+/* Adds a text in which spellings of special markers are these tokens. */
+static void add_text(const composer *c, sequence_parts *p, const char *text)
+{
+    const call_support *s = c->s->o.calls;
+    while (text && *text) {
+        const char *mark = NULL, *next = text + strlen(text);
+        for (const char *const *m = s->special; *m; m++) {
+            const char *at = strstr(text, *m);
+            if (at && at < next) next = at, mark = *m;
+        }
+        if (next > text) add(p, grammar_text(c->b, text, (size_t)(next - text)));
+        if (mark) add(p, grammar_token(c->b, tokenizer_special_id(c->s->o.tok, mark)));
+        text = mark ? next + strlen(mark) : NULL;
+    }
+}
+
+/* Returns any text up to a marker, which may be a special token. */
+static grammar_node until(const composer *c, const char *mark, bool ends)
+{
+    const call_support *s = c->s->o.calls;
+    for (const char *const *m = s->special; *m; m++)
+        if (strcmp(*m, mark) == 0) return grammar_free(c->b, NULL, tokenizer_special_id(c->s->o.tok, mark), ends);
+    return grammar_free(c->b, mark, -1, ends);
+}
+
+static grammar_node sequence_of(const composer *c, const sequence_parts *p)
+{
+    return p->n == 1 ? p->list[0] : grammar_sequence(c->b, p->list, p->n);
+}
+
+/* Stores the arguments of a function as tags: any of its parameters, in any order. */
+static status tag_arguments(const composer *c, sequence_parts *p, const json_t *function, err *e)
+{
+    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+    const size_t n = json_object_size(properties);
+    const char **names, *name;
+    grammar_node *then = NULL;
+    json_t *v;
+    size_t i = 0;
+    sequence_parts end = {0}, some = {0}, one = {0}, value = {0};
+    add_text(c, &end, c->w->end);
+    if (n == 0) {
+        add(p, sequence_of(c, &end));
+        return ST_OK;
+    }
+    TRY(MEM_NEW(&names, n, e));
+    status st = MEM_NEW(&then, n, e);
+    add_text(c, &value, c->w->value);
+    add(&value, grammar_until(c->b, c->w->until));
+    const grammar_node after = sequence_of(c, &value);
+    json_object_foreach((json_t *)(uintptr_t)properties, name, v)
+    {
+        if (st != ST_OK || !*name) continue;
+        names[i] = name;
+        then[i++] = after;
+    }
+    if (st == ST_OK && i) {
+        add_text(c, &one, c->w->key);
+        add(&one, grammar_names(c->b, names, then, i));
+        add(&some, grammar_repeat(c->b, sequence_of(c, &one), NOTHING, CALL_MOST));
+        add_text(c, &some, c->w->end);
+        const grammar_node either[] = {sequence_of(c, &some), sequence_of(c, &end)};
+        add(p, grammar_choice(c->b, either, 2));
+    }
+    mem_free(then);
+    mem_free(names);
+    return st;
+}
+
+/* Stores what follows the name of tool i: its arguments and the end of the call. */
+static status arguments_of(const composer *c, grammar_node *out, size_t i, const json_t *function, err *e)
+{
+    char root[64];
+    sequence_parts p = {0};
+    add_text(c, &p, c->w->after);
+    snprintf(root, sizeof root, "tools[%zu].function.parameters", i);
+    if (c->w->key) {
+        if (json_is_true(json_object_get(function, "strict")))
+            return err_set(e, ST_UNSUPPORTED, "tools[%zu].function.strict: not supported for calls in tags", i);
+        TRY(tag_arguments(c, &p, function, e));
+    } else if (json_is_true(json_object_get(function, "strict"))) {
+        const schema_options o = {.root = root};
+        grammar_node node;
+        TRY(grammar_schema(&node, c->b, json_object_get(function, "parameters"), &o, e));
+        add(&p, node);
+    } else add(&p, grammar_object(c->b));
+    if (!c->w->key) add_text(c, &p, c->w->end);
+    *out = sequence_of(c, &p);
+    return ST_OK;
+}
+
+/* Stores a choice of the functions that may be called, from their names on. */
+static status functions_of(const composer *c, grammar_node *out, err *e)
+{
+    const json_t *tools = c->j->r.tools;
+    const char *names[CALL_MOST];
+    grammar_node then[CALL_MOST];
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(tools) && n < CALL_MOST; i++) {
+        const json_t *f = json_object_get(json_array_get(tools, i), "function");
+        names[n] = json_string_value(json_object_get(f, "name"));
+        if (c->j->r.only && strcmp(names[n], c->j->r.only) != 0) continue;
+        TRY(arguments_of(c, &then[n++], i, f, e));
+    }
+    *out = grammar_names(c->b, names, then, n);
+    return ST_OK;
+}
+
+/* Returns one or more calls and nothing else. */
+static grammar_node required(const composer *c, grammar_node functions)
+{
+    sequence_parts all = {0}, call = {0}, between = {0};
+    add_text(c, &call, c->w->before);
+    add(&call, functions);
+    add_text(c, &between, c->w->separator);
+    add_text(c, &all, c->w->first);
+    const grammar_node separator = between.n ? sequence_of(c, &between) : NOTHING;
+    add(&all, grammar_repeat(c->b, sequence_of(c, &call), separator, c->w->one || c->j->r.one_call ? 1 : CALL_MOST));
+    add_text(c, &all, c->w->last);
+    return sequence_of(c, &all);
+}
+
+/* Returns text with any number of calls. */
+static grammar_node voluntary(const composer *c, const char *open, grammar_node functions)
+{
+    sequence_parts call = {0};
+    add(&call, until(c, open, true));
+    add_text(c, &call, c->w->before + strlen(open));
+    add(&call, functions);
+    return grammar_repeat(c->b, sequence_of(c, &call), NOTHING, CALL_MOST);
+}
+
+status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e)
+{
+    const call_format *f = s->o.calls->format;
+    composer c = {.s = s, .j = j, .w = &f->write};
+    grammar_node functions, root = -1;
+    if (!j->r.must_call && (f->write.first || strncmp(f->write.before, f->open, strlen(f->open)) != 0))
+        return err_set(e, ST_UNSUPPORTED, "tools: strict requires tool_choice required with this model's calls (%s)",
+                       f->name);
+    TRY(grammar_begin(&c.b, true, e));
+    status st = functions_of(&c, &functions, e);
+    if (st == ST_OK) root = j->r.must_call ? required(&c, functions) : voluntary(&c, f->open, functions);
+    if (st == ST_OK && think->close) root = grammar_think(c.b, think, root);
+    if (st == ST_OK) return grammar_finish(out, c.b, root, e);
+    (void)grammar_finish(NULL, c.b, -1, NULL);
+    return st;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Formats of tool calls that are found in chat templates. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/tap.h"
+#include "tokenizer/call_support.h"
+#include "tokenizer/chat.h"
+
+static tokenizer *tok;
+
+/* A published template, the format found in it, and its marker of thinking. */
+static const char *const published[][3] = {
+    {"Bielik-11B-v3.0-Instruct", "hermes", "<think>"},
+    {"MiMo-VL", "hermes", NULL},
+    {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes", NULL},
+    {"Qwen-QwQ-32B", "hermes", "<think>"},
+    {"Qwen-Qwen2.5-7B-Instruct", "hermes", NULL},
+    {"Qwen-Qwen3-0.6B", "hermes", "<think>"},
+    {"Reka-Edge", "hermes", "<think>"},
+    {"ibm-granite-granite-4.0", "hermes", NULL},
+    {"ibm-granite-granite-4.1", "hermes", NULL},
+    {"ByteDance-Seed-OSS", "seed", "<seed:think>"},
+    {"GLM-4.6", "glm", "<think>"},
+    {"GLM-4.7-Flash", "glm", "<think>"},
+    {"Spark2.5", "glm", "<think>"},
+    {"ik-GLM-5.2", "glm", "<think>"},
+    {"inclusionai-ling-3.0-flash", "glm", "<think>"},
+    {"poolside-Laguna-S-2.1", "glm", "<think>"},
+    {"poolside-Laguna-XS-2.1", "glm", "<think>"},
+    {"poolside-Laguna-XS.2", "glm", "<think>"},
+    {"MiniMax-M2", "invoke", "<think>"},
+    {"Mistral-Small-3.2-24B-Instruct-2506", "mistral11", NULL},
+    {"mistralai-Ministral-3-14B-Reasoning-2512", "mistral11", "[THINK]"},
+    {"unsloth-mistral-Devstral-Small-2507", "mistral11", NULL},
+    {"mistralai-Mistral-Nemo-Instruct-2407", "mistral3", NULL},
+    {"NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "qwen_xml", "<think>"},
+    {"Qwen3-Coder", "qwen_xml", NULL},
+    {"Qwen3.5-4B", "qwen_xml", "<think>"},
+    {"StepFun3.5-Flash", "qwen_xml", "<think>"},
+    {"meta-llama-Llama-3.1-8B-Instruct", "llama3", NULL},
+    {"meta-llama-Llama-3.2-3B-Instruct", "llama3", NULL},
+    {"google-gemma-2-2b-it", NULL, NULL},
+    {"microsoft-Phi-3.5-mini-instruct", NULL, NULL},
+    {"upstage-Solar-Open-100B", NULL, NULL},
+};
+
+static const char *shown(const char *text)
+{
+    return text ? text : "none";
+}
+
+static void check_published(void)
+{
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        char rel[200];
+        call_support s;
+        err e = {0};
+        snprintf(rel, sizeof rel, "templates/%s.jinja", published[i][0]);
+        const char *path = tap_data(rel);
+        if (!path) {
+            tap_skip("no template %s", published[i][0]);
+            continue;
+        }
+        is_ok(tokenizer_set_template(tok, path, &e), &e, "%s is read", published[i][0]);
+        is_ok(call_support_find(&s, tok, NULL, &e), &e, "it is probed");
+        is_str(shown(s.format ? s.format->name : NULL), shown(published[i][1]), "%s: its format", published[i][0]);
+        is_str(shown(s.think_open), shown(published[i][2]), "%s: its thinking", published[i][0]);
+    }
+}
+
+static void check_named(void)
+{
+    call_support s;
+    err e = {0};
+    is_ok(tokenizer_set_template(tok, "llama3", &e), &e, "a built-in template");
+    is_ok(call_support_find(&s, tok, NULL, &e), &e, "it is probed");
+    ok(!s.format && !s.prints_tools, "a template without tools has no format");
+    is_ok(call_support_find(&s, tok, "hermes", &e), &e, "a format is named");
+    ok(s.format && s.described, "the server describes the tools");
+    is_err(call_support_find(&s, tok, "glm", &e), &e, ST_USAGE, "only hermes", "another format needs the template");
+    e = (err){0};
+    is_err(call_support_find(&s, tok, "nobody", &e), &e, ST_USAGE, "hermes", "an unknown name lists the formats");
+}
+
+/* The end of a prompt decides whether a reply begins inside thinking. */
+static void check_thinks(void)
+{
+    static const struct {
+        const char *prompt;
+        bool thinks;
+    } rows[] = {{"a<think>\n", true}, {"a<think>", true}, {"<think>\n\n</think>\n\n", false}, {"a", false}};
+    const call_support s = {.think_open = "<think>", .think_close = "</think>"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        token_list ids = {0};
+        err e = {0};
+        is_ok(tokenizer_encode(tok, rows[i].prompt, strlen(rows[i].prompt), 0, &ids, &e), &e, "a prompt");
+        ok(call_support_thinks(&s, tok, ids.ids, ids.n) == rows[i].thinks, "prompt %zu", i);
+        token_list_free(&ids);
+    }
+}
+
+int main(void)
+{
+    err e = {0};
+    if (!is_ok(tokenizer_open(&tok, tap_path("tests/data/tokenizers/small/llama3"), &e), &e, "a tokenizer"))
+        return tap_done();
+    check_named();
+    check_thinks();
+    check_published();
+    tokenizer_free(tok);
+    return tap_done();
+}
