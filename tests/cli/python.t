@@ -21,8 +21,10 @@ import kvasir._library as of
 assert "/built/libkvasir.so." in of.find(), of.find()') >"$tmp/out" 2>"$tmp/err"
 check "the package finds the library of its build folder" test $? -eq 0
 
-# Installed from a build folder, the package has the library in it and needs nothing else of this tree.
+# Installed from a build folder, the package has the library and the program in it and needs nothing else of this tree.
 if "$PYTHON" -c 'import setuptools, wheel, pip' 2>/dev/null; then
+    mkdir -p built/model built/eval && cp -R "$SRCDIR/model/demo" built/model/ && cp "$SRCDIR/eval/DATA.md" built/eval/
+    cp "$RUN" built/run
     chmod -R u+w built
     "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./built/python >"$tmp/out" 2>"$tmp/err" &&
         "$PYTHON" -m pip install --quiet --no-deps --no-index --target site wheels/*.whl >>"$tmp/out" 2>>"$tmp/err"
@@ -36,6 +38,10 @@ model = kvasir.Model.from_pretrained(sys.argv[1], threads=1)
 print("".join(model.session("quest:budget=32:page=4", limit=64).generate("one two", 4, temperature=0)))' \
         "$models/llama31-f32-tied") >"$tmp/out" 2>"$tmp/err"
     check "and generates" test $? -eq 0 -a -s "$tmp/out"
+    check "the data of evaluations are installed" test -f site/share/kvasir/eval/DATA.md
+    check "the wheel has the command kvasir" test "$(site/bin/kvasir --version)" = "$("$RUN" --version)"
+    site/bin/kvasir info >"$tmp/out" 2>"$tmp/err"
+    check "which finds its own model" grep -q 'site/share/kvasir/demo' "$tmp/out" "$tmp/err"
 else
     skip "Python has no pip, setuptools and wheel"
 fi
