@@ -59,12 +59,14 @@ static inline buf buf_at(buf b, size_t bytes)
     return (buf){b.p + bytes};
 }
 
-/* A weight matrix [rows, cols] or vector (rows = 1). cols are contiguous, or in blocks, which only `linear` reads. p
- * NULL: absent. */
+/* A weight matrix [rows, cols] or vector (rows = 1). cols are contiguous, or in blocks, which only `linear` and `embed`
+ * read. p NULL: absent. order i32 [cols]: column c of a matrix in blocks is column order[c] of x of `linear`; p NULL:
+ * column c. Backends that do not take DT_Q4G get no order. */
 typedef struct {
     buf p;
     dtype type;
     size_t rows, cols;
+    buf order;
 } weight;
 
 enum { LINEAR_ALIKE = 16 }; /* rows of x */

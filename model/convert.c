@@ -214,10 +214,13 @@ static status take(converter *h, unsigned char *at, err *e)
     for (size_t i = 0; i < h->n; i++) {
         const weight_spec *w = h->matrix[i];
         dtype t = target(h, w);
-        buf p = {NULL};
+        const packed_matrix *packed = tensor_of(h, w)->packed;
+        const int32_t *order = packed ? packed_order(packed, t) : NULL;
+        buf p = {NULL}, o = {NULL};
         if (at) TRY(be->ops->import(be, &p, at, weight_size(w, t), e));
+        if (at && order) TRY(be->ops->import(be, &o, order, w->cols * sizeof *order, e));
         give_up(h, w);
-        *w->slot = (weight){p, t, w->rows, w->cols};
+        *w->slot = (weight){p, t, w->rows, w->cols, o};
         if (at) at += weight_room(w, t);
     }
     return at ? backend_fault(be, e) : ST_OK;

@@ -99,7 +99,7 @@ static inline float larger(float most, float x)
 /* Compares n decoded rows with their blocks. Returns the largest error. */
 static float measure_error(const encoded_work *k, dtype t, size_t n, size_t cols, unsigned char *blocks)
 {
-    const weight held = {{blocks}, t, n, cols};
+    const weight held = {{blocks}, t, n, cols, {NULL}};
     float largest = 0;
     for (size_t r = 0; r < n; r++) {
         host_unpack(k->row, &held, r);

@@ -134,7 +134,7 @@ static status make_blocks(filler *f, err *e)
     TRY(make_values(f, DT_BF16, e));
     if (!dtype_is_quantized_to(f->type)) return make_numbers(f, e);
     TRY(alloc_block(f, f->type, e));
-    const weight in = {f->block[DT_BF16], DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS};
+    const weight in = {f->block[DT_BF16], DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS, {NULL}};
     f->m->be->ops->quantize(f->m->be, f->block[f->type], f->type, in);
     return ST_OK;
 }
@@ -166,7 +166,7 @@ static status fill(filler *f, const weight_spec *w, err *e)
     size_t bytes = weight_size(w, t), n = bytes / unit_of(t);
     buf p;
     TRY(be->ops->alloc(be, &p, bytes, "weights", e));
-    *w->slot = (weight){p, t, w->rows, w->cols};
+    *w->slot = (weight){p, t, w->rows, w->cols, {NULL}};
     if (w->norm) TRY(fill_ones(f, t, p, n, e));
     else fill_values(f, t, p, n);
     return backend_fault(be, e);

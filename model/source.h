@@ -72,6 +72,8 @@ status source_open_gguf(tensor_source **out, model_config *c, gguf *g, err *e);
 /* Reads the quantization config of a folder: in config.json or a file of its own. q->method stays NULL without one.
  * Errors: ST_FORMAT; ST_UNSUPPORTED, with the name of the format; ST_NOMEM. */
 status packed_read_claims(packed_claims *q, const char *dir, err *e);
+/* Reads that of the text of a config.json. *found: it has one. */
+status packed_parse_claims(packed_claims *q, const char *text, size_t n, bool *found, err *e);
 /* Returns the number of tensors in the opened files. */
 size_t source_n_tensors(const tensor_source *s);
 /* Closes the files; s may be NULL. */

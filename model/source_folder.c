@@ -158,6 +158,7 @@ static status find_packed(folder *f, const char *stem, source_tensor *t, const s
     TRY(MEM_NEW(&p, 1, e));
     f->packed[f->n_packed++] = p;
     TRY(packed_open(p, &parts, &f->claims, e));
+    if (f->n_packed > 1) packed_share_order(p, f->packed[f->n_packed - 2]);
     t->packed = p;
     t->type = p->type;
     t->shape[0] = p->rows;
@@ -225,7 +226,10 @@ static void close_folder(tensor_source *s)
     folder *f = folder_of(s);
     for (size_t i = 0; i < s->n_files; i++) st_close(f->shards[i]);
     mem_free(f->shards);
-    for (size_t i = 0; i < f->n_packed; i++) mem_free(f->packed[i]);
+    for (size_t i = 0; i < f->n_packed; i++) {
+        packed_close(f->packed[i]);
+        mem_free(f->packed[i]);
+    }
     mem_free(f->packed);
     json_decref(f->index);
     mem_free(f->index_path);

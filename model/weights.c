@@ -171,17 +171,19 @@ static status load(loader *l, const weight_spec *w, err *e)
     if ((uintptr_t)data % element || weight_is_copied(w)) TRY(part_copy(l, w, &data, e));
     buf p;
     TRY(be->ops->import(be, &p, data, weight_size(w, t->element), e));
-    *w->slot = (weight){p, t->element, w->rows, w->cols};
+    *w->slot = (weight){p, t->element, w->rows, w->cols, {NULL}};
     return ST_OK;
 }
 
-/* Returns the type in memory of a matrix that the files encode. Ranks that split columns within its blocks hold it as
- * DT_Q8. */
+/* Returns the type in memory of a matrix that the files encode. Ranks that split columns within its blocks, or in
+ * another order, hold it as DT_Q8, and so does an embedding in another order. */
 static dtype held_type(const model *m, const weight_spec *w)
 {
     const source_tensor *from = &w->from;
     const unsigned types = m->be->ops->qblocks;
     dtype t = from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types);
+    const bool ordered = from->packed && packed_order(from->packed, t);
+    if (ordered && (weight_in_columns(w) || w->slot == &m->embed)) return DT_Q8;
     return weight_in_columns(w) && w->cols % qblock_cols(t) ? DT_Q8 : t;
 }
 
@@ -190,7 +192,7 @@ static status measure(model *m, weight_spec *w, err *e)
 {
     TRY(locate(m, w, e));
     dtype t = tensor_is_encoded(&w->from) ? held_type(m, w) : w->from.element;
-    *w->slot = (weight){{NULL}, t, w->rows, w->cols};
+    *w->slot = (weight){{NULL}, t, w->rows, w->cols, {NULL}};
     /* Ranks split the rows of a shared output matrix anywhere, blocks only between groups. */
     if (w->slot == &m->embed && dtype_in_qblocks(t) && backend_ranks(m->be) > 1) m->lm_head.type = t;
     return ST_OK;
@@ -397,6 +399,7 @@ static void release_weights(const model *m)
     for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
         bool own = !f->original || w->slot->p.p != f->original->weights[w - m->weights].slot->p.p;
         size_t bytes = weight_size(w, w->slot->type);
+        if (own && w->slot->order.p) m->be->ops->release(m->be, w->slot->order, w->slot->cols * sizeof(int32_t));
         if (own && w->slot->p.p) (f->random_bytes ? m->be->ops->free : m->be->ops->release)(m->be, w->slot->p, bytes);
     }
 }

@@ -28,6 +28,7 @@ typedef struct {
     scratch panel;  /* linear: f32 copy of some rows of w; a bias */
     scratch halves; /* linear: bf16 copy of x */
     scratch bytes;  /* linear: x in 8 bits */
+    scratch order;  /* linear: x in the order of a weight's columns */
     scratch tasks;  /* attention: list of work items */
     scratch parts;  /* attention: partial results, per-thread work space */
 } cpu_ctx;

@@ -41,7 +41,7 @@ static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1
     float *wide = p->wide + (size_t)threads_id() * QBLOCK_ROWS * w->cols;
     for (size_t r = r0; r < r1; r += QBLOCK_ROWS) {
         size_t rows = r1 - r < QBLOCK_ROWS ? r1 - r : QBLOCK_ROWS;
-        weight part = {{(unsigned char *)wide}, DT_F32, rows, w->cols}, bias = j->bias;
+        weight part = {{(unsigned char *)wide}, DT_F32, rows, w->cols, {NULL}}, bias = j->bias;
         bias.p.p = bias.p.p ? bias.p.p + r * dtype_size(bias.type) : NULL;
         p->k->unpack(wide, DT_F32, w, r, r + rows);
         p->k->linear(out + r, w->rows, p->x, p->n, &part, &bias, 0, rows);
@@ -235,11 +235,33 @@ static size_t own_rows(backend *be, const linear_job *jobs, size_t n_jobs)
     return least;
 }
 
+/* Returns x with its columns in the order of w's; NULL after a fault. */
+static const float *in_order(backend *be, const weight *w, const float *x, size_t n)
+{
+    const size_t cols = w->cols;
+    const int32_t *order = (const int32_t *)(const void *)w->order.p;
+    if (!order) return x;
+    float *out = cpu_scratch(be, &cpu_of(be)->order, n * cols, sizeof *out, "activations in another order");
+    if (!out) return NULL;
+#pragma omp parallel num_threads(cpu_team(be, n *cols))
+    {
+        size_t a, b;
+        threads_split(cols, QBLOCK_COLS, &a, &b);
+        for (size_t r = 0; r < n; r++)
+            for (size_t c = a; c < b; c++) out[r * cols + c] = x[r * cols + (size_t)order[c]];
+    }
+    return out;
+}
+
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
-    if (n == 0 || n_jobs == 0) return;
-    if (exact || n <= own_rows(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, f32_at(x, 0), n, exact);
-    else linear_vendor(be, jobs, n_jobs, f32_at(x, 0), n);
+    for (size_t some; n > 0 && n_jobs > 0; jobs += some, n_jobs -= some) {
+        const float *in = in_order(be, &jobs->w, f32_at(x, 0), n);
+        for (some = 1; some < n_jobs && jobs[some].w.order.p == jobs->w.order.p;) some++;
+        if (!in) return;
+        if (exact || n <= own_rows(be, jobs, some)) linear_builtin(be, jobs, some, in, n, exact);
+        else linear_vendor(be, jobs, some, in, n);
+    }
 }
 
 void cpu_quantize(backend *be, buf out, dtype type, weight w)

@@ -25,7 +25,7 @@ void host_widen(float *out, const void *in, dtype t, size_t n)
 void host_narrow(void *out, dtype t, const float *in, size_t rows, size_t cols)
 {
     const cpu_kernels *k = cpu_best_kernels();
-    const weight w = {{(unsigned char *)(uintptr_t)in}, DT_F32, rows, cols};
+    const weight w = {{(unsigned char *)(uintptr_t)in}, DT_F32, rows, cols, {NULL}};
     if (!dtype_in_qblocks(t)) k->narrow(out, in, t, rows * cols);
     else
         for (size_t g = 0; g < qblock_groups(rows); g++) k->quantize(out, t, &w, g);

@@ -99,19 +99,17 @@ void ref_quantize(backend *be, buf out, dtype type, weight w)
         }
 }
 
-/* Rounds block b of a row of x to 8 bits; returns the scale. */
-static float round_x(int code[QBLOCK_COLS], const float *x, size_t cols, size_t b)
+/* Rounds n <= 32 elements of x to 8 bits; returns the scale. */
+static float round_x(int code[QBLOCK_COLS], const float *x, size_t n)
 {
     float most = 0;
     bool finite = true;
-    size_t from = b * QBLOCK_COLS, n = cols - from < QBLOCK_COLS ? cols - from : QBLOCK_COLS;
     for (size_t c = 0; c < n; c++) {
-        finite = finite && isfinite(x[from + c]);
-        most = fmaxf(most, fabsf(x[from + c]));
+        finite = finite && isfinite(x[c]);
+        most = fmaxf(most, fabsf(x[c]));
     }
     float inverse = finite && most >= 0x1p-100f ? 127 / most : 0;
-    for (size_t c = 0; c < QBLOCK_COLS; c++)
-        code[c] = c < n && inverse > 0 ? (int)nearbyintf(x[from + c] * inverse) : 0;
+    for (size_t c = 0; c < QBLOCK_COLS; c++) code[c] = c < n && inverse > 0 ? (int)nearbyintf(x[c] * inverse) : 0;
     if (!finite) return NAN;
     return inverse > 0 ? most / 127 : 0;
 }
@@ -138,6 +136,13 @@ static double dot_codes(const qblock_part *p, const int x[QBLOCK_COLS])
     return (double)p->scale[0] * dot[0] + (double)p->scale[1] * dot[1] + (double)p->minimum * sum;
 }
 
+/* Copies the n columns of x that columns [from, from + n) of w multiply. */
+static void take_x(float *out, const weight *w, const float *x, size_t from, size_t n)
+{
+    const int32_t *order = (const int32_t *)(const void *)w->order.p;
+    for (size_t c = 0; c < n; c++) out[c] = x[order ? (size_t)order[from + c] : from + c];
+}
+
 /* Computes one product; with `exact`, of x itself. */
 static double dot(const weight *w, size_t r, const float *x, bool exact)
 {
@@ -147,11 +152,13 @@ static double dot(const weight *w, size_t r, const float *x, bool exact)
         size_t left = w->cols - b * QBLOCK_COLS, n = left < QBLOCK_COLS ? left : QBLOCK_COLS;
         qblock_part p;
         int code[QBLOCK_COLS];
+        float part[QBLOCK_COLS];
+        take_x(part, w, x, b * QBLOCK_COLS, n);
         qblock_get(&p, qblock_at(w->p.p, w->type, w->cols, r, b / parts), w->type, r, b % parts);
         if (exact) {
-            sum += dot_exact(&p, qblock_kind_of(w->type).minimum, x + b * QBLOCK_COLS, n);
+            sum += dot_exact(&p, qblock_kind_of(w->type).minimum, part, n);
         } else {
-            float scale = round_x(code, x, w->cols, b);
+            float scale = round_x(code, part, n);
             sum += (double)scale * dot_codes(&p, code);
         }
     }

@@ -23,12 +23,12 @@ static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
     float *x = random_f32(&r, N * COLS), *w = random_f32(&r, ROWS * COLS), *bias = random_f32(&r, ROWS);
     linear_job j = {.out = put(&d, out, N * ROWS * sizeof *out)};
     buf from = put(&d, w, ROWS * COLS * sizeof *w), in = put(&d, x, N * COLS * sizeof *x);
-    j.w = (weight){put(&d, w, ROWS * COLS * dtype_size(t)), t, ROWS, COLS};
-    j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS};
+    j.w = (weight){put(&d, w, ROWS * COLS * dtype_size(t)), t, ROWS, COLS, {NULL}};
+    j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS, {NULL}};
     be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
     projection c = {.jobs = &j, .n_jobs = 1, .x = in, .n = N, .exact = exact, .eps = 1e-5f};
     if (norm)
-        c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS}, c.room = put(&d, x, N * COLS * sizeof *x);
+        c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS, {NULL}}, c.room = put(&d, x, N * COLS * sizeof *x);
     if (norm) be->ops->project(be, &c);
     else be->ops->linear(be, &j, 1, in, N, exact);
     be->ops->download(be, out, j.out, N * ROWS * sizeof *out);

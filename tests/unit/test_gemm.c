@@ -29,9 +29,9 @@ static void compare(backend *be, bool bias, double limit, dtype t, group *g)
         void *values = random_as(&r, s.m * s.k, t), *b = random_as(&r, s.m, t);
         memcpy(w, values, bytes);
         float *x = random_f32(&r, s.n * s.k), *got = xmalloc(8 * s.n * s.m), *want = xmalloc(4 * s.n * s.m);
-        linear_job jobs[2] = {{.out = at(got), .w = {at(w), t, s.m, s.k}},
-                              {.out = at(got + s.n * s.m), .w = {at(w), t, s.m, s.k}}};
-        if (bias) jobs[0].bias = (weight){at(b), t, 1, s.m};
+        linear_job jobs[2] = {{.out = at(got), .w = {at(w), t, s.m, s.k, {NULL}}},
+                              {.out = at(got + s.n * s.m), .w = {at(w), t, s.m, s.k, {NULL}}}};
+        if (bias) jobs[0].bias = (weight){at(b), t, 1, s.m, {NULL}};
         linear_job exact = jobs[0];
         exact.out = at(want);
         be->ops->linear(be, jobs, 2, at(x), s.n, false);

@@ -36,7 +36,7 @@ static void rmsnorm(op_run *x, const int64_t *p)
 {
     enum { N = 3 };
     size_t dim = (size_t)p[0], bytes = 4 * N * dim;
-    weight w = {op_as(x, dim, (dtype)p[1]), (dtype)p[1], 1, dim};
+    weight w = {op_as(x, dim, (dtype)p[1]), (dtype)p[1], 1, dim, {NULL}};
     float *f = random_f32(&x->r, N * dim);
     buf out = op_out(x, bytes, NMSE, 1e-12), in_place = op_inout(x, f, bytes, IN, 0);
     x->be->ops->rmsnorm(x->be, out, op_in(x, f, bytes), w, N, 1e-5f);
@@ -72,7 +72,7 @@ static void embed(op_run *x, const int64_t *p)
     for (size_t i = 0; i < 65536; i++) h[i] = (uint16_t)i;
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)((i * 5 + 1) % rows);
     buf out = op_out(x, 4 * n * cols, BITS, 0), table = op_in(x, h, rows * cols * dtype_size(t));
-    x->be->ops->embed(x->be, out, (weight){table, t, rows, cols}, op_in(x, ids, 4 * n), n);
+    x->be->ops->embed(x->be, out, (weight){table, t, rows, cols, {NULL}}, op_in(x, ids, 4 * n), n);
     free(h), free(ids);
 }
 
@@ -117,12 +117,12 @@ static void embed_blocks(op_run *x, const int64_t *p)
         kept = op_inout(x, NULL, bytes, IN, 0), got = op_out(x, 4 * n * cols, BITS, 0),
         any = op_out(x, 4 * n * cols, BITS, 0);
     const backend_ops *o = x->be->ops;
-    o->embed(x->be, any, (weight){op_in(x, b, bytes), t, rows, cols}, id, n);
+    o->embed(x->be, any, (weight){op_in(x, b, bytes), t, rows, cols, {NULL}}, id, n);
     free(ids), free(b), free(f);
     if (!dtype_is_quantized_to(t)) return;
-    o->quantize(x->be, kept, t, (weight){plain, DT_F32, rows, cols});
-    o->embed(x->be, want, (weight){plain, DT_F32, rows, cols}, id, n);
-    o->embed(x->be, got, (weight){kept, t, rows, cols}, id, n);
+    o->quantize(x->be, kept, t, (weight){plain, DT_F32, rows, cols, {NULL}});
+    o->embed(x->be, want, (weight){plain, DT_F32, rows, cols, {NULL}}, id, n);
+    o->embed(x->be, got, (weight){kept, t, rows, cols, {NULL}}, id, n);
     op_same(x, want, got, 4 * n * cols, "the values before quantizing");
 }
 
@@ -216,7 +216,7 @@ static void make_rows(op_run *x, const int64_t *p, buf q[2], buf k[2], buf v, co
     size_t half = (size_t)p[0], heads = (size_t)p[1], token = 4 * heads * 2 * half;
     size_t pairs = p[5] ? (half + 1) / 2 : half;
     dtype t = (dtype)p[3];
-    weight w = {op_as(x, 2 * half, t), t, 1, 2 * half};
+    weight w = {op_as(x, 2 * half, t), t, 1, 2 * half, {NULL}};
     int64_t slots[N] = {7, 2, 9, 0, 4};
     float turns[N * 128 * 2];
     for (size_t i = 0; i < 2 * N * half; i++) turns[i] = cosf((float)i);
@@ -270,12 +270,26 @@ static void rows_of_heads(op_run *x, const int64_t *p)
 /* ---- products ---- */
 
 /* Three products of one x: of rows m, 40 and 1. Weights of two bytes lie at odd addresses of these where `odd`, those
- * in blocks are made by `quantize`. */
+ * in blocks are made by `quantize`. The first two of a type with zero points have their columns in one random order. */
 typedef struct {
     size_t n, cols, m[3];
     linear_job job[3];
     buf x;
 } product;
+
+/* Returns a random order of n columns. */
+static buf random_order(op_run *x, size_t n)
+{
+    int32_t *order = xmalloc(n * sizeof *order);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = (size_t)rng_below(&x->r, i + 1);
+        order[i] = order[j];
+        order[j] = (int32_t)i;
+    }
+    buf b = op_in(x, order, n * sizeof *order);
+    free(order);
+    return b;
+}
 
 static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held, dtype type, bool odd)
 {
@@ -293,8 +307,8 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
             float f32 = w[i] + 0.5f;
             memcpy(room + skip + i * dtype_size(type), type == DT_F32 ? (void *)&f32 : &h, dtype_size(type));
         }
-        q.job[k].w = (weight){buf_at(op_in(x, room, size + skip), skip), type, q.m[k], cols};
-        if (k != 1) q.job[k].bias = (weight){op_as(x, q.m[k], type), type, 1, q.m[k]};
+        q.job[k].w = (weight){buf_at(op_in(x, room, size + skip), skip), type, q.m[k], cols, {NULL}};
+        if (k != 1) q.job[k].bias = (weight){op_as(x, q.m[k], type), type, 1, q.m[k], {NULL}};
         free(room), free(w);
         if (!dtype_in_qblocks(held)) continue;
         unsigned char *any = dtype_is_quantized_to(held) ? NULL : random_blocks(&x->r, held, q.m[k], cols);
@@ -303,6 +317,7 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
         free(any);
         q.job[k].w.p = blocks, q.job[k].w.type = held;
     }
+    if (qblock_kind_of(held).zero) q.job[0].w.order = q.job[1].w.order = random_order(x, cols);
     return q;
 }
 
@@ -345,7 +360,7 @@ static void linear(op_run *x, const int64_t *p)
     if (q.m[0] <= 16) return; /* the last rows of w alone */
     buf part = op_out(x, 4 * q.n * (q.m[0] - 16), IN, 0);
     size_t skip = dtype_in_qblocks(held) ? qblock_group_bytes(held, q.cols) : 16 * q.cols * dtype_size(held);
-    last = (linear_job){part, {buf_at(q.job[0].w.p, skip), held, q.m[0] - 16, q.cols}, q.job[0].bias};
+    last = (linear_job){part, {buf_at(q.job[0].w.p, skip), held, q.m[0] - 16, q.cols, q.job[0].w.order}, q.job[0].bias};
     last.bias.cols -= 16;
     last.bias.p = buf_at(last.bias.p, 16 * dtype_size(last.bias.type));
     x->be->ops->linear(x->be, &last, 1, q.x, q.n, exact);
@@ -365,7 +380,7 @@ static void project(op_run *x, const int64_t *p)
     size_t n_jobs = gated ? 2 : into ? 1 : 3, all = 40 * q.n, bytes = 4 * all;
     linear_job alone[3];
     buf room = op_out(x, 4 * q.n * q.cols, IN, 0), in = room, sum = op_out(x, bytes, IN, 0);
-    weight w = {op_as(x, q.cols, (dtype)p[6]), (dtype)p[6], 1, q.cols};
+    weight w = {op_as(x, q.cols, (dtype)p[6]), (dtype)p[6], 1, q.cols, {NULL}};
     x->any_bits = many;
     for (int k = 0; k < 3; k++) {
         alone[k] = q.job[k];
@@ -420,7 +435,7 @@ static void quantize(op_run *x, const int64_t *p)
     buf w = op_in(x, NULL, rows * cols * dtype_size(from)),
         out = op_inout(x, NULL, weight_bytes(to, rows, cols), BITS, 0);
     x->be->ops->convert(x->be, w, from, op_in(x, f, 4 * rows * cols), DT_F32, rows * cols);
-    x->be->ops->quantize(x->be, out, to, (weight){w, from, rows, cols});
+    x->be->ops->quantize(x->be, out, to, (weight){w, from, rows, cols, {NULL}});
     free(f);
 }
 

@@ -56,8 +56,9 @@ static const struct {
     dtype held;
     double nmse; /* of logits as held */
 } folders[] = {
-    {"fp8-block", DT_FP8, 1e-10}, {"fp8-tensor", DT_FP8, 1e-10}, {"awq", DT_Q4G32, 1e-10},
-    {"w4a16", DT_Q4G32, 1e-10},   {"w8a8", DT_Q8, 1e-10},        {"gptq-order", DT_Q8, 5e-4},
+    {"fp8-block", DT_FP8, 1e-10},    {"fp8-tensor", DT_FP8, 1e-10}, {"fp8-row", DT_FP8, 1e-10},
+    {"awq", DT_Q4G32, 1e-10},        {"w4a16", DT_Q4G32, 1e-10},    {"w8a8", DT_Q8, 1e-10},
+    {"gptq-order", DT_Q4G32, 1e-10}, {"gptq", DT_Q4G, 1e-10},       {"mixed", DT_Q8, 1e-10},
 };
 
 static void check_folder(size_t i)
@@ -120,7 +121,12 @@ static const struct {
     {"fp8-tensor", CONFIG("\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]"), ST_FORMAT, "128 x 128"},
     {"w8a8", CONFIG("\"quant_method\":\"compressed-tensors\",\"format\":\"marlin-24\""), ST_UNSUPPORTED, "marlin-24"},
     {"w8a8", CONFIG(COMPRESSED ",\"transform_config\":{\"a\":1}"), ST_UNSUPPORTED, "transform_config"},
-    {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{\"a\":{},\"b\":{}}"), ST_UNSUPPORTED, "several schemes"},
+    {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{}"), ST_FORMAT, "\"config_groups\""},
+    {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{\"a\":{}}"), ST_FORMAT, "weights\" is missing"},
+    {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{\"NVFP4\":[\"Linear\"]}"), ST_UNSUPPORTED, "scheme \"NVFP4\""},
+    {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{\"a\":{\"format\":\"marlin-24\"}}"), ST_UNSUPPORTED, "marlin-24"},
+    {"mixed", CONFIG(COMPRESSED ",\"config_groups\":{\"W4A16\":[],\"FP8_BLOCK\":[]}"), ST_FORMAT,
+     "fit none of the 2 schemes of config.json"},
     {"w8a8", CONFIG(COMPRESSED ",\"config_groups\":{\"a\":1}"), ST_FORMAT, "config_groups"},
     {"w8a8", CONFIG(COMPRESSED GROUP("\"num_bits\":6")), ST_UNSUPPORTED, "number of bits \"6\""},
     {"w8a8", CONFIG(COMPRESSED GROUP("\"num_bits\":8,\"block_structure\":[1,8]")), ST_FORMAT, "each block of 1 x 8"},

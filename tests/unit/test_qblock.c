@@ -45,7 +45,7 @@ static unsigned char *quantized(backend *be, dtype t, const void *w, dtype from,
 {
     unsigned char *q = xmalloc(weight_bytes(t, m, k));
     memset(q, 0xa5, weight_bytes(t, m, k));
-    be->ops->quantize(be, at(q), t, (weight){at((void *)(uintptr_t)w), from, m, k});
+    be->ops->quantize(be, at(q), t, (weight){at((void *)(uintptr_t)w), from, m, k, {NULL}});
     return q;
 }
 
