@@ -119,16 +119,14 @@ static const struct {
 } steps[] = {{"late_system", late_system},   {"merge_roles", merge_roles}, {"string_arguments", string_arguments},
              {"no_reasoning", no_reasoning}, {"drop_effort", drop_effort}, {"split_calls", split_calls}};
 
-status api_encode_chat(scheduler *s, api_request *r, token_list *out, err *e)
+status api_render_chat(scheduler *s, api_request *r, chat_text *out, err *e)
 {
     err first = {0};
-    const size_t n = out->n;
-    status st = sched_encode_chat(s, &r->talk, out, &first);
+    status st = sched_render_chat(s, &r->talk, out, &first);
     for (size_t i = 0; i < sizeof steps / sizeof *steps && (st == ST_USAGE || st == ST_FORMAT); i++) {
         if (!steps[i].change(r, (json_t *)(uintptr_t)r->talk.messages)) continue;
-        out->n = n;
         if (!api_note(r->changes, steps[i].name)) return err_set(e, ST_NOMEM, "out of memory for a request");
-        st = sched_encode_chat(s, &r->talk, out, NULL);
+        st = sched_render_chat(s, &r->talk, out, NULL);
     }
     return st == ST_OK ? ST_OK : err_set(e, st, "%s", first.msg);
 }

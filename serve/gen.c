@@ -241,6 +241,7 @@ static status finish(gen *g, const char *why, err *e)
     g->held = attn_seq_peak(session_attn(g->q.s));
     if (!g->j->r.chat) return text_out_end(&g->out, false, e);
     TRY(reply_end(g, e));
+    kept_add(g->j->sched, g);
     if (strcmp(why, "stop") == 0 && call_parser_calls(g->parser) > 0) g->finish = "tool_calls";
     return ST_OK;
 }

@@ -36,6 +36,7 @@ void job_free(job *j)
     drafter_free(j->draft);
     api_stream_free(&j->form);
     grammar_drop(j->under);
+    chat_text_free(&j->text);
     json_decref(j->schema_ignored);
     api_free(&j->r);
     pthread_mutex_destroy(&j->lock);

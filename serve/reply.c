@@ -75,17 +75,21 @@ static status take_event(void *ctx, call_event what, int index, const char *text
     return buffer_add(&g->events.text, id, ID, e);
 }
 
+call_rules reply_rules(const scheduler *s, const api_request *r, bool thinking)
+{
+    const call_support *c = s->o.calls;
+    if (!c) return (call_rules){.tools = r->tools, .thinking = thinking};
+    return (call_rules){.format = r->calls ? c->format : NULL,
+                        .tools = r->tools,
+                        .think_open = c->think_open,
+                        .think_close = c->think_close,
+                        .thinking = thinking,
+                        .special = c->special};
+}
+
 status reply_open(gen *g, const scheduler *s, err *e)
 {
-    const job *j = g->j;
-    const call_support *c = s->o.calls;
-    g->rules = (call_rules){.tools = j->r.tools, .thinking = j->thinking};
-    if (c) {
-        g->rules.format = j->r.calls ? c->format : NULL;
-        g->rules.think_open = c->think_open;
-        g->rules.think_close = c->think_close;
-        g->rules.special = c->special;
-    }
+    g->rules = reply_rules(s, &g->j->r, g->j->thinking);
     token_stream_keep_special(g->out.stream);
     g->out.write = write_content;
     return call_parser_open(&g->parser, &g->rules, take_event, g, e);

@@ -172,12 +172,15 @@ static bool encode(const http_options *o, api_request *r, token_list *out, api_e
     const json_t *text = json_object_get(r->body, "prompt"), *list = json_object_get(r->body, "messages");
     const bool bos = !json_is_false(json_object_get(r->body, "add_special_tokens"));
     err why = {0};
-    status st;
+    status st = ST_OK;
     if (!text) text = json_object_get(r->body, "content");
     if (list && !api_read_chat(r, &o->rules, e)) return false;
     if (!list && !json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a string");
-    if (list) st = api_encode_chat(o->sched, r, out, &why);
-    else st = sched_encode(o->sched, json_string_value(text), json_string_length(text), bos, out, &why);
+    chat_text rendered = {0};
+    if (list) st = api_render_chat(o->sched, r, &rendered, &why);
+    if (list && st == ST_OK) st = sched_encode_chat(o->sched, &rendered, out, &why);
+    if (!list) st = sched_encode(o->sched, json_string_value(text), json_string_length(text), bos, out, &why);
+    chat_text_free(&rendered);
     return st == ST_OK || api_bad(e, list ? "messages" : "prompt", "%s", why.msg);
 }
 

@@ -329,6 +329,7 @@ static void free_all(scheduler *s)
     mem_free(s->row);
     grammar_vocab_free(s->words);
     sched_free_maps(s);
+    kept_free(&s->kept);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->encoding);
     pthread_cond_destroy(&s->work);
@@ -375,6 +376,7 @@ status sched_start(scheduler **out, const sched_options *o, err *e)
     s->o = *o;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->encoding, NULL);
+    pthread_mutex_init(&s->kept.lock, NULL);
     pthread_cond_init(&s->work, NULL);
     prefix_cache_build(build, o->dec, o->decoder.exact);
     snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", build);

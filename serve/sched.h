@@ -78,12 +78,14 @@ api_usage job_usage(job *j);
 /* Releases a job whose client is served or gone. Cancels unfinished sequences; the job is freed with its last user. */
 void job_leave(job *j);
 
-/* Encodes a prompt (bos: as tokenizer_encode_prompt) or a chat. One thread encodes at a time. */
+/* Encodes a prompt (bos: as tokenizer_encode_prompt), renders a chat, or encodes a rendered one. One thread does so at
+ * a time. */
 status sched_encode(scheduler *s, const char *text, size_t n, bool bos, token_list *out, err *e);
-status sched_encode_chat(scheduler *s, const chat_input *in, token_list *out, err *e);
-/* chat_ladder.c: encodes the chat of a request. If the template refuses the messages, they are changed step by step;
+status sched_render_chat(scheduler *s, const chat_input *in, chat_text *out, err *e);
+status sched_encode_chat(scheduler *s, const chat_text *text, token_list *out, err *e);
+/* chat_ladder.c: renders the chat of a request. If the template refuses the messages, they are changed step by step;
  * the error is that of the first attempt. */
-status api_encode_chat(scheduler *s, api_request *r, token_list *out, err *e);
+status api_render_chat(scheduler *s, api_request *r, chat_text *out, err *e);
 /* Reads the strategy of a request from its fields, its alias or `model@SPEC@decode=N` (*decode). ST_USAGE,
  * ST_UNSUPPORTED. */
 status sched_spec(const scheduler *s, const api_request *r, attn_spec *out, int64_t *decode, err *e);

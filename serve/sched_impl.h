@@ -67,6 +67,15 @@ typedef struct {
 } job_lens;
 
 typedef struct lens_map lens_map;
+typedef struct kept_reply kept_reply;
+
+/* Ids of replies, longest prompts first. */
+typedef struct {
+    pthread_mutex_t lock;
+    kept_reply **list;
+    size_t n, cap, bytes;
+    uint64_t clock; /* number of uses */
+} kept_replies;
 
 struct job {
     scheduler *sched;
@@ -78,6 +87,8 @@ struct job {
     job_lens *lens; /* NULL: not a lens */
     int64_t decode;
     bool cached;            /* uses the prefix cache */
+    bool keeps;             /* a chat whose replies the prefix cache keeps: their ids are kept too */
+    chat_text text;         /* rendered prompt of a chat */
     bool thinking;          /* the prompt of a chat opens a block of thinking */
     grammar *under;         /* constraint on the replies; NULL: none */
     json_t *schema_ignored; /* paths of keywords of the schema that are not enforced; NULL: no schema */
@@ -123,6 +134,7 @@ struct scheduler {
     sched_counts counts; /* protected by lock */
     lens_map *maps;      /* bitmaps of lenses, oldest first, and their bytes; protected by lock */
     size_t map_bytes;
+    kept_replies kept;
     /* used by the scheduler thread only */
     gen **running;
     size_t n_running, next_prefill, next_draft; /* next_*: indexes of the next sequence to prefill or draft */
@@ -161,11 +173,20 @@ void gen_free(gen *g);
 void gen_drop_forks(job *j, scheduler *s);
 
 /* reply.c: output of a chat. */
+
+/* Returns how a reply is read. thinking: it begins inside thinking. */
+call_rules reply_rules(const scheduler *s, const api_request *r, bool thinking);
 status reply_open(gen *g, const scheduler *s, err *e);
 status reply_token(gen *g, const scheduler *s, int32_t id, err *e);
 /* True if the reply ends after its first call. */
 bool reply_ended(const gen *g);
 status reply_end(gen *g, err *e);
+
+/* kept.c: encodes the rendered chat of a job. Replies of earlier turns have the ids that the model generated. */
+status kept_encode(scheduler *s, const job *j, token_list *out, err *e);
+/* Keeps the ids of a finished reply, unless memory is short. */
+void kept_add(scheduler *s, const gen *g);
+void kept_free(kept_replies *all);
 
 /* spec.c: add to counters, under the lock. */
 void sched_count(scheduler *s, int64_t *count, int64_t n);

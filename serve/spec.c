@@ -19,10 +19,18 @@ status sched_encode(scheduler *s, const char *text, size_t n, bool bos, token_li
     return st;
 }
 
-status sched_encode_chat(scheduler *s, const chat_input *in, token_list *out, err *e)
+status sched_render_chat(scheduler *s, const chat_input *in, chat_text *out, err *e)
 {
     pthread_mutex_lock(&s->encoding);
-    status st = chat_encode(s->o.tok, in, out, e);
+    status st = chat_render_marked(s->o.tok, in, out, e);
+    pthread_mutex_unlock(&s->encoding);
+    return st;
+}
+
+status sched_encode_chat(scheduler *s, const chat_text *text, token_list *out, err *e)
+{
+    pthread_mutex_lock(&s->encoding);
+    status st = tokenizer_encode_marked(s->o.tok, text->text, text->n, text->input, out, e);
     pthread_mutex_unlock(&s->encoding);
     return st;
 }

@@ -64,6 +64,12 @@ static bool opens_thinking(const scheduler *s, const api_request *r, const token
     return false;
 }
 
+static status encode_chat(scheduler *s, job *j, token_list *out, err *e)
+{
+    TRY(api_render_chat(s, &j->r, &j->text, e));
+    return kept_encode(s, j, out, e);
+}
+
 static bool encode(scheduler *s, job *j, api_error *e)
 {
     api_request *r = &j->r;
@@ -74,7 +80,7 @@ static bool encode(scheduler *s, job *j, api_error *e)
     for (size_t i = 0; i < n; i++) {
         token_list *l = &j->prompts[i];
         status st = ST_OK;
-        if (r->chat) st = api_encode_chat(s, r, l, &why);
+        if (r->chat) st = encode_chat(s, j, l, &why);
         else if (r->prompts[i].text) st = sched_encode(s, r->prompts[i].text, r->prompts[i].n, true, l, &why);
         else *l = r->prompts[i].ids, r->prompts[i].ids = (token_list){0};
         if (st != ST_OK) refuse(e, r->chat ? "messages" : "prompt", &why);
@@ -186,10 +192,11 @@ static bool prepare(scheduler *s, job *j, api_error *e)
     if (!j->lens && sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK)
         return refuse(e, strategy_field(&j->r, &why), &why);
     if (!check_draft(s, j, e)) return false;
-    if (!encode(s, j, e) || !job_read_format(s, j, e) || !check_length(s, j, e) || !make_gens(j, e) || !plan(s, j, e))
-        return false;
     j->cached = s->prefix && !j->lens && j->r.cache_prefix && attn_reuse_of(&j->spec) != ATTN_REUSE_NEVER &&
                 !drafter_session(j->draft, 1).draft; /* a draft strategy's index is built as tokens arrive */
+    j->keeps = j->cached && j->r.chat && attn_reuse_steps(&j->spec);
+    if (!encode(s, j, e) || !job_read_format(s, j, e) || !check_length(s, j, e) || !make_gens(j, e) || !plan(s, j, e))
+        return false;
     name(j);
     if (j->r.style == API_OPENAI) return true;
     return api_stream_open(&j->form, j->r.style == API_MESSAGES ? &messages_form : &responses_form, &j->head,

@@ -356,12 +356,28 @@ static status render(const tokenizer *t, const chat_input *in, jinja_text *out, 
     return st;
 }
 
-status chat_encode(const tokenizer *t, const chat_input *in, token_list *out, err *e)
+void chat_text_free(chat_text *t)
+{
+    jinja_text own = {t->text, t->n, t->input};
+    jinja_text_free(&own);
+    *t = (chat_text){0};
+}
+
+status chat_render_marked(const tokenizer *t, const chat_input *in, chat_text *out, err *e)
 {
     jinja_text text;
     status st = render(t, in, &text, e);
-    if (st == ST_OK) st = tokenizer_encode_marked(t, text.text, text.n, text.input, out, e);
-    jinja_text_free(&text);
+    *out = (chat_text){text.text, text.n, text.input};
+    if (st != ST_OK) chat_text_free(out);
+    return st;
+}
+
+status chat_encode(const tokenizer *t, const chat_input *in, token_list *out, err *e)
+{
+    chat_text text;
+    TRY(chat_render_marked(t, in, &text, e));
+    status st = tokenizer_encode_marked(t, text.text, text.n, text.input, out, e);
+    chat_text_free(&text);
     return st;
 }
 

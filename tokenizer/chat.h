@@ -55,6 +55,17 @@ status chat_messages(json_t **out, const chat_message *m, size_t n, err *e);
 /* Returns the time that templates read: SOURCE_DATE_EPOCH if it is set, else the current time. */
 int64_t chat_clock(void);
 
+/* A rendered conversation. input[i]: 1 if byte i is from messages, tools or arguments, 0 if the template wrote it. */
+typedef struct {
+    char *text; /* UTF-8 */
+    size_t n;
+    unsigned char *input;
+} chat_text;
+
+void chat_text_free(chat_text *t);
+/* Renders a conversation with the generation prompt; tokenizer_encode_marked gives its ids. Errors as chat_encode. */
+status chat_render_marked(const tokenizer *t, const chat_input *in, chat_text *out, err *e);
+
 /* Appends the ids of a conversation with the generation prompt. The ids are those of transformers' apply_chat_template,
  * unless the input spells special tokens. Errors: ST_USAGE for messages that the template refuses, in its own words;
  * ST_FORMAT for a faulty template; ST_UNSUPPORTED, naming --template, without a template. */

@@ -27,5 +27,6 @@ client() {
 client openai "$top/tests/data/models/llama31-f32-tied"
 client anthropic "$top/model/demo"
 client openai "$top/model/demo" responses
+if "$PYTHON" -c "import openai" 2>/dev/null; then client anthropic "$top/model/demo" agent; else skip "Python has no openai"; fi
 if [ -n "$KVASIR_LIBRARY" ]; then client lm_eval "$top/model/demo"; else skip "built without a shared library"; fi
 finish

@@ -22,6 +22,7 @@ static struct {
     engine_parts p;
     tokenizer *tok;
     const char *tools; /* format of calls, which the server describes; NULL: none */
+    int64_t ctx;       /* tokens of a sequence; 0: 512 */
     call_support calls;
     scheduler *sched;
     http *http;
@@ -165,7 +166,7 @@ static inline bool start(err *e)
         .model = dir,
         .attn = {.kv = kv_plain(DT_F16)},
         .strategy = "full",
-        .ctx = 512,
+        .ctx = v.ctx ? v.ctx : 512,
         .max_new = 64,
         .batch = 4,
         .memory = (size_t)1 << 30,

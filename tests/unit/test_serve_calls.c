@@ -8,11 +8,12 @@
     "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9}},\"required\":["    \
     "\"n\"],"                                                                                                          \
     "\"additionalProperties\":false}"
-#define SAMPLING "\"temperature\":1.5,\"seed\":3,\"max_tokens\":85"
-#define CHAT                                                                                                           \
-    "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"parallel_tool_calls\":false,\"tools\":[{\"type\":"         \
-    "\"function\","                                                                                                    \
-    "\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":" SCHEMA "}}]," SAMPLING
+#define SAMPLING "\"temperature\":1.5,\"seed\":3"
+#define MOST     ",\"max_tokens\":85"
+#define TOOLS                                                                                                          \
+    "\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,"    \
+    "\"parameters\":" SCHEMA "}}]," SAMPLING
+#define CHAT "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]," TOOLS MOST
 
 /* Returns the body of an answer. */
 static char *body_at(const char *path, const char *body)
@@ -101,7 +102,7 @@ static void check_other_apis(void)
     json_t *j = answer("/v1/messages",
                        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"strict\":"
                        "true,\"input_schema\":" SCHEMA "}],\"tool_choice\":{\"type\":\"any\","
-                       "\"disable_parallel_tool_use\":true}," SAMPLING "}");
+                       "\"disable_parallel_tool_use\":true}," SAMPLING MOST "}");
     const json_t *call = first(j, "content");
     char *input = json_dumps(json_object_get(call, "input"), 0);
     is_str(text_at(j, "stop_reason"), "tool_use", "a message stops for a tool");
@@ -133,12 +134,56 @@ static void check_refused(void)
     free(text);
 }
 
+static long long usage(const json_t *answer, const char *key)
+{
+    return json_integer_value(json_object_get(json_object_get(answer, "usage"), key));
+}
+
+/* Returns the number of cached tokens of the turn after a call. message: of the first answer. */
+static long long cached_after(const json_t *message, const char *fields)
+{
+    char *text = json_dumps(message, 0), body[2048];
+    snprintf(body, sizeof body,
+             "{" TOOLS ",\"tool_choice\":\"required\",\"max_tokens\":4%s,\"messages\":[{\"role\":\"user\","
+             "\"content\":\"a\"},%s,{\"role\":"
+             "\"tool\",\"content\":\"b\"}]}",
+             fields, text);
+    json_t *j = answer("/v1/chat/completions", body);
+    const json_t *details = json_object_get(json_object_get(j, "usage"), "prompt_tokens_details");
+    const long long n = details ? json_integer_value(json_object_get(details, "cached_tokens")) : -1;
+    json_decref(j);
+    free(text);
+    return n;
+}
+
+/* The model writes a call in other tokens and with other blanks than the template: the next turn reuses its rows. */
+static void check_next_turn(void)
+{
+    json_t *j = answer("/v1/chat/completions", "{" CHAT ",\"tool_choice\":\"required\"}");
+    json_t *message = json_object_get(first(j, "choices"), "message");
+    const long long prompt = usage(j, "prompt_tokens"), all = prompt + usage(j, "completion_tokens");
+    const long long rows = (all - 2) / U_CHUNK * U_CHUNK;       /* of all tokens but EOS and the one before it */
+    const long long before = (prompt + 12) / U_CHUNK * U_CHUNK; /* up to the call's first tokens */
+    ok(rows > before + U_CHUNK, "a call of several chunks: %lld tokens, %lld of the prompt", all, prompt);
+    ok(cached_after(message, ",\"cache_prefix\":false") == 0, "without the cache nothing is reused");
+    const long long next = cached_after(message, "");
+    ok(next >= rows, "the next turn reuses the rows of the call: %lld tokens", next);
+    ok(cached_after(message, ",\"cache_salt\":\"x\"") == 0, "not with another salt");
+    json_t *f = json_object_get((json_t *)(uintptr_t)first(message, "tool_calls"), "function");
+    json_object_set_new(f, "arguments", json_string("{\"n\": 0}"));
+    const long long edited = cached_after(message, "");
+    ok(edited > 0 && edited < rows, "other arguments are not the reply: %lld tokens", edited);
+    json_decref(j);
+}
+
 int main(void)
 {
     err e = {0};
     v.tools = "hermes";
+    v.ctx = 1024;
     if (start(&e)) {
         check_chat();
+        check_next_turn();
         check_stream();
         check_other_apis();
         check_refused();
