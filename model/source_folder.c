@@ -239,13 +239,19 @@ static void close_folder(tensor_source *s)
 
 static status open_files(folder *f, err *e)
 {
-    char *single = path_join(f->dir, "model.safetensors");
+    char *single = path_join(f->dir, "model.safetensors"), *own = path_join(f->dir, "consolidated.safetensors");
     f->index_path = path_join(f->dir, "model.safetensors.index.json");
     status st = ST_OK;
-    if (!single || !f->index_path) {
+    if (!single || !own || !f->index_path) {
         st = err_set(e, ST_NOMEM, "%s: out of memory", path_tail(f->dir));
     } else if (file_exists(single)) {
         st = add_shard(f, "model.safetensors", e);
+    } else if (!file_exists(f->index_path) && file_exists(own)) {
+        st =
+            err_set(e, ST_UNSUPPORTED,
+                    "%s: consolidated.safetensors has Mistral's own names of tensors, which are not supported; use the "
+                    "files config.json and model*.safetensors of the same model",
+                    path_tail(f->dir));
     } else if (!file_exists(f->index_path)) {
         st = err_set(e, ST_IO,
                      "%s: no model.safetensors or model.safetensors.index.json "
@@ -258,6 +264,7 @@ static status open_files(folder *f, err *e)
             st = err_set(e, ST_FORMAT, "%s: \"weight_map\" is missing or not an object", path_tail(f->index_path));
     }
 done:
+    mem_free(own);
     mem_free(single);
     return st;
 }

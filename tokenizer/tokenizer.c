@@ -161,6 +161,19 @@ done:
     return st;
 }
 
+/* Records the error for a folder without a tokenizer. */
+static status refuse_folder(const char *dir, err *e)
+{
+    char *tekken = path_join(dir, "tekken.json");
+    const bool has = tekken && file_exists(tekken);
+    mem_free(tekken);
+    if (has)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: tekken.json is not supported; use the tokenizer.json of the same model, or a GGUF file",
+                       dir);
+    return err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
+}
+
 static status open_vocabulary(tokenizer *t, const char *dir, err *e)
 {
     char *json = path_join(dir, "tokenizer.json"), *model = path_join(dir, "tokenizer.model");
@@ -173,8 +186,7 @@ static status open_vocabulary(tokenizer *t, const char *dir, err *e)
     if (file_exists(json)) TRY_GOTO(open_json(t, json, file_exists(model), e));
     if (!t->bpe && file_exists(model)) TRY_GOTO(open_model(t, model, e));
     if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges)) TRY_GOTO(open_files(t, dir, vocab, merges, e));
-    if (!t->bpe && !t->spm)
-        st = err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
+    if (!t->bpe && !t->spm) st = refuse_folder(dir, e);
 done:
     mem_free(json);
     mem_free(model);

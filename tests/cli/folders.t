@@ -124,6 +124,10 @@ changed 'rm config.json && mkdir config.json'
 refused 1 "config.json: not a regular file" "a folder in place of config.json" info -m "$d"
 changed 'rm model.safetensors && ln -s nowhere model.safetensors'
 refused 1 "no model.safetensors" "a dangling link" info -m "$d"
+changed 'mv model.safetensors consolidated.safetensors'
+refused 1 "consolidated.safetensors has Mistral's own names" "Mistral's own files" info -m "$d"
+changed 'mv tokenizer.json tekken.json'
+refused 1 "tekken.json is not supported; use the tokenizer.json" "Mistral's own tokenizer" generate -m "$d" -p a -n 1
 changed ': >model.safetensors'
 refused 1 "model.safetensors: truncated header: 0 bytes" "an empty file" info -m "$d"
 changed 'echo "{\"weight_map\": {\"a\": \"b.safetensors\"}}" >model.safetensors.index.json'

@@ -14,4 +14,6 @@ static const char *const MODEL_NAMES[] = {
     "qwen3-f32-sharded-tied",
     "phi3-longrope-f16",
     "ministral3-vision-f16",
+    "ministral-layers-f16",
+    "mistral3-vision-bf16",
 };
