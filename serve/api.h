@@ -72,7 +72,7 @@ typedef struct {
     json_t *body;
     bool chat;
     api_style style;
-    json_t *original;  /* body of the Responses API, of which answers repeat fields; NULL: another API */
+    json_t *original;  /* body in the form of another API, whose answers read fields of it; NULL: OpenAI's chat */
     bool shortened;    /* max_tokens was lowered to the room in the context, as other APIs than OpenAI's chats do */
     const char *model; /* name as sent; NULL: the only model */
     api_prompt *prompts;
@@ -83,7 +83,7 @@ typedef struct {
     bool one_call;      /* the reply ends after the first call */
     bool must_call;     /* the reply is a call, after thinking */
     bool strict;        /* arguments of a function follow its schema */
-    const char *only;   /* name of the only function that may be called; NULL: all */
+    const json_t *only; /* function, or array of the functions, that may be called, in body; NULL: all */
     json_t *effort;     /* variables of the template that reasoning_effort set; NULL: none */
     json_t *changes;    /* names of the changes to messages that the template needed */
     int64_t max_tokens; /* -1: not given */
@@ -133,6 +133,8 @@ bool api_read_ids(token_list *out, const json_t *list, const char *param, api_er
 bool api_read_format(api_request *r, api_error *e);
 /* chat_in.c: reads the conversation of a chat: messages, tools and variables of the template. */
 bool api_read_chat(api_request *r, const api_rules *rules, api_error *e);
+/* True if the request allows calls of this function. */
+bool api_may_call(const api_request *r, const char *name);
 
 /* ---- answers ---- */
 

@@ -253,16 +253,24 @@ static status delta(api_stream *s, const char *type, const char *key, const char
                             e);
 }
 
+static bool omits_thinking(const api_stream *s)
+{
+    const json_t *thinking = api_field(s->head->r->original, "thinking");
+    return api_is(json_object_get(thinking, "display"), "omitted");
+}
+
 static status add(api_stream *s, const char *text, size_t n, err *e)
 {
     if (s->kind == CALL_TEXT) return delta(s, "text_delta", "text", text, n, e);
-    if (s->kind == CALL_REASONING) return delta(s, "thinking_delta", "thinking", text, n, e);
+    if (s->kind == CALL_REASONING)
+        return omits_thinking(s) ? ST_OK : delta(s, "thinking_delta", "thinking", text, n, e);
     return delta(s, "input_json_delta", "partial_json", text, n, e);
 }
 
 static status close_block(api_stream *s, err *e)
 {
-    json_t *text = s->kind == CALL_ARGS ? api_arguments(s->text.p, s->text.n) : json_stringn(s->text.p, s->text.n);
+    const size_t n = s->kind == CALL_REASONING && omits_thinking(s) ? 0 : s->text.n;
+    json_t *text = s->kind == CALL_ARGS ? api_arguments(s->text.p, n) : json_stringn(s->text.p, n);
     const char *key = s->kind == CALL_TEXT ? "text" : s->kind == CALL_REASONING ? "thinking" : "input";
     if (json_object_set_new(s->item, key, text) != 0) return err_set(e, ST_NOMEM, "out of memory for an answer");
     if (s->kind == CALL_REASONING) {

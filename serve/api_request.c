@@ -323,8 +323,7 @@ static bool translate(api_request *r, api_kind of, api_error *e)
     r->style = of == API_MESSAGE ? API_MESSAGES : API_RESPONSES;
     r->body = of == API_MESSAGE ? api_from_messages(from, r->ignored, false, e)
                                 : api_from_responses(from, r->ignored, false, e);
-    if (of == API_MESSAGE) json_decref(from);
-    else r->original = from;
+    r->original = from;
     return r->body != NULL;
 }
 

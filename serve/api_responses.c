@@ -4,11 +4,16 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "kernels/base/base64.h"
 #include "kernels/base/mem.h"
 #include "serve/api_impl.h"
 #include "serve/api_stream.h"
 #include "serve/api_translate.h"
+
+/* Beginning of thinking as encrypted_content. */
+#define KEPT "kv1."
 
 /* ---- requests ---- */
 
@@ -95,13 +100,31 @@ static bool read_output(reader *r, const json_t *item, const char *path, api_err
     return m && (json_object_set(m, "tool_call_id", id) == 0 || api_no_memory(e));
 }
 
+/* Reads thinking from the content of an item, or from the text that an answer encoded. Other texts are dropped. */
+static bool read_thinking(reader *r, const json_t *item, const char *path, api_error *e)
+{
+    const json_t *content = api_field(item, "content"), *code = api_field(item, "encrypted_content");
+    const char *text = api_is_text(code) ? json_string_value(code) : "";
+    bool good = true;
+    if (json_array_size(content) > 0 || api_is_text(content)) return add_text(&r->thinking, content, path, e);
+    if (strncmp(text, KEPT, sizeof KEPT - 1) != 0) return true;
+    text += sizeof KEPT - 1;
+    char *out = malloc(strlen(text) + 1);
+    const size_t n = out ? base64_read(out, text) : 0;
+    json_t *valid = out ? json_stringn(out, n) : NULL;
+    if (api_is_text(valid)) good = translate_add(&r->thinking, json_string_value(valid), e);
+    json_decref(valid);
+    free(out);
+    return good;
+}
+
 static bool read_item(reader *r, size_t i, const json_t *item, api_error *e)
 {
     char path[48];
     const json_t *type = api_field(item, "type");
     snprintf(path, sizeof path, "input[%zu]", i);
     if (!type || api_is(type, "message")) return read_message(r, item, path, e);
-    if (api_is(type, "reasoning")) return add_text(&r->thinking, api_field(item, "content"), path, e);
+    if (api_is(type, "reasoning")) return read_thinking(r, item, path, e);
     if (api_is(type, "function_call")) return read_call(r, item, false, path, e);
     if (api_is(type, "custom_tool_call")) return read_call(r, item, true, path, e);
     if (api_is(type, "function_call_output") || api_is(type, "custom_tool_call_output"))
@@ -155,11 +178,26 @@ static bool read_tools(const translation *t, api_error *e)
     return true;
 }
 
+/* Reads the functions to which a choice restricts the calls. */
+static bool read_allowed(const translation *t, const json_t *choice, api_error *e)
+{
+    const json_t *list = json_object_get(choice, "tools");
+    json_t *to = json_array();
+    for (size_t i = 0; i < json_array_size(list); i++)
+        json_array_append_new(to, json_pack("{s:s, s:{s:O*}}", "type", "function", "function", "name",
+                                            json_object_get(json_array_get(list, i), "name")));
+    return translate_set(t, "tool_choice",
+                         json_pack("{s:s, s:{s:O*, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
+                                   json_object_get(choice, "mode"), "tools", to),
+                         e);
+}
+
 static bool read_choice(const translation *t, api_error *e)
 {
     json_t *choice = api_field(t->from, "tool_choice"), *name = json_object_get(choice, "name");
     if (!choice) return true;
     if (json_is_string(choice)) return translate_set(t, "tool_choice", json_incref(choice), e);
+    if (api_is(json_object_get(choice, "type"), "allowed_tools")) return read_allowed(t, choice, e);
     if (!api_is_text(name))
         return api_bad(e, "tool_choice", "tool_choice: expected a string or a function with a name");
     return translate_set(t, "tool_choice", json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name),
@@ -199,7 +237,7 @@ static bool read_all(const translation *t, api_error *e)
     static const char *const same[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", NULL};
     static const char *const read[] = {
         "input",      "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens",
-        "background", "truncation",   "store", "metadata",    "user", NULL};
+        "background", "truncation",   "store", "metadata",    "user", "include",   NULL};
     json_t *most = api_field(t->from, "max_output_tokens");
     if (!check_fields(t->from, e) || !translate_fields(t, same, read, e) || !read_input(t, e) || !read_tools(t, e) ||
         !read_choice(t, e) || !read_form(t, e))
@@ -378,8 +416,31 @@ static status close_text(api_stream *s, err *e)
     return st;
 }
 
+/* True if the request asks for an item's part. */
+static bool includes(const api_stream *s, const char *part)
+{
+    const json_t *list = api_field(s->head->r->original, "include");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (api_is(json_array_get(list, i), part)) return true;
+    return false;
+}
+
+/* Encodes thinking, for clients that return it in the next turn instead of the text. It is no secret. */
+static json_t *encode_thinking(const api_stream *s)
+{
+    char *text = malloc(base64_size(s->text.n) + 1);
+    if (!text) return NULL;
+    base64_write(text, (const unsigned char *)s->text.p, s->text.n);
+    json_t *j = json_sprintf(KEPT "%s", text);
+    free(text);
+    return j;
+}
+
 static status close_item(api_stream *s, err *e)
 {
+    if (s->kind == CALL_REASONING && includes(s, "reasoning.encrypted_content") &&
+        json_object_set_new(s->item, "encrypted_content", encode_thinking(s)) != 0)
+        return err_set(e, ST_NOMEM, "out of memory for an answer");
     json_object_set_new(s->item, "status", json_string(s->cut ? "incomplete" : "completed"));
     TRY(s->kind == CALL_ARGS ? close_call(s, e) : close_text(s, e));
     return event(s,

@@ -130,7 +130,7 @@ static status functions_of(const composer *c, grammar_node *out, err *e)
     for (size_t i = 0; i < json_array_size(tools) && n < CALL_MOST; i++) {
         const json_t *f = json_object_get(json_array_get(tools, i), "function");
         names[n] = json_string_value(json_object_get(f, "name"));
-        if (c->j->r.only && strcmp(names[n], c->j->r.only) != 0) continue;
+        if (!api_may_call(&c->j->r, names[n])) continue;
         TRY(arguments_of(c, &then[n++], i, f, e));
     }
     *out = grammar_names(c->b, names, then, n);

@@ -241,33 +241,70 @@ static bool read_tool(json_t *tools, size_t i, api_error *e)
     if (parameters && !json_is_object(parameters))
         return api_bad(e, "tools", "tools[%zu].function.parameters: expected a schema, found %s", i,
                        api_type_name(parameters));
+    if (json_object_get(parameters, "properties") && !json_object_get(parameters, "type") &&
+        !set((json_t *)(uintptr_t)parameters, "type", json_string("object"), e)) /* arguments are an object */
+        return false;
     if (!parameters || json_object_size(parameters) == 0)
         return set(f, "parameters", json_pack("{s:s, s:{}}", "type", "object", "properties"), e);
+    return true;
+}
+
+static const char *function_of(const json_t *choice)
+{
+    const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
+    return api_is(json_object_get(choice, "type"), "function") && api_is_text(name) ? json_string_value(name) : NULL;
+}
+
+bool api_may_call(const api_request *r, const char *name)
+{
+    const char *one = function_of(r->only);
+    bool any = !r->only || (one && strcmp(one, name) == 0);
+    for (size_t i = 0; i < json_array_size(r->only) && !any; i++)
+        any = strcmp(function_of(json_array_get(r->only, i)), name) == 0;
+    return any;
+}
+
+/* Checks that tools has a function, or those of a list. */
+static bool check_only(const json_t *only, const json_t *tools, api_error *e)
+{
+    const bool list = json_is_array(only);
+    for (size_t i = 0; i < (list ? json_array_size(only) : 1); i++) {
+        const char *name = function_of(list ? json_array_get(only, i) : only);
+        if (!name)
+            return api_bad(e, "tool_choice",
+                           "tool_choice: expected \"none\", \"auto\", \"required\", {\"type\": \"function\", "
+                           "\"function\": {\"name\": ..}} or allowed_tools");
+        if (!call_function(tools, name))
+            return api_bad(e, "tool_choice", "tool_choice: tools has no function '%.60s'", name);
+    }
     return true;
 }
 
 /* Reads tool_choice. *none: tools are shown, but calls are text. */
 static bool read_choice(api_request *r, const json_t *tools, bool *none, api_error *e)
 {
-    const json_t *choice = api_field(r->body, "tool_choice"), *name;
-    *none = api_is(choice, "none");
-    r->must_call = api_is(choice, "required") || json_is_object(choice);
-    if (!choice || *none || api_is(choice, "auto") || api_is(choice, "required")) return true;
-    name = json_object_get(json_object_get(choice, "function"), "name");
-    if (!api_is(json_object_get(choice, "type"), "function") || !api_is_text(name))
-        return api_bad(e, "tool_choice",
-                       "tool_choice: expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
-                       "\"function\": {\"name\": ..}}");
-    r->only = json_string_value(name);
-    return call_function(tools, r->only) ||
-           api_bad(e, "tool_choice", "tool_choice: tools has no function '%.60s'", r->only);
+    const json_t *choice = api_field(r->body, "tool_choice"), *mode = choice;
+    const json_t *allowed = json_object_get(choice, "allowed_tools");
+    if (api_is(json_object_get(choice, "type"), "allowed_tools")) {
+        mode = json_object_get(allowed, "mode");
+        r->only = json_object_get(allowed, "tools");
+        if ((!api_is(mode, "auto") && !api_is(mode, "required")) || json_array_size(r->only) == 0)
+            return api_bad(e, "tool_choice",
+                           "tool_choice.allowed_tools: expected a mode, auto or required, and an array of tools");
+    } else if (choice && !api_is(choice, "none") && !api_is(choice, "auto") && !api_is(choice, "required")) {
+        r->only = choice;
+    }
+    *none = api_is(mode, "none");
+    r->must_call = api_is(mode, "required") || r->only == choice;
+    if (!choice) r->must_call = false;
+    return !r->only || check_only(r->only, tools, e);
 }
 
 static bool read_tools(api_request *r, const api_rules *rules, api_error *e)
 {
     json_t *tools = api_field(r->body, "tools"), *parallel = api_field(r->body, "parallel_tool_calls");
     const call_support *s = rules ? rules->calls : NULL;
-    bool none;
+    bool none = false;
     if (tools && !json_is_array(tools)) return api_bad(e, "tools", "tools: expected an array");
     if (json_array_size(tools) > TOOLS_MOST)
         return api_bad(e, "tools", "tools: %zu tools, expected at most %d", json_array_size(tools), TOOLS_MOST);

@@ -29,7 +29,7 @@ bool job_read_format(scheduler *s, job *j, api_error *e)
     const api_format *f = &j->r.format;
     grammar_thinking think = {.open_token = -1, .close_token = -1};
     err why = {0};
-    const bool calls = j->r.calls && (j->r.must_call || j->r.strict);
+    const bool calls = j->r.calls && (j->r.must_call || j->r.strict || j->r.only);
     const char *param = calls ? "tools" : "response_format";
     if (!f->json && !calls) return true;
     if (!(j->schema_ignored = json_array())) return api_fail(e, 500, NULL, "out of memory for a request");

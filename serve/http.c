@@ -376,7 +376,9 @@ static enum MHD_Result answer(exchange *x)
     char *text = NULL;
     switch (x->route) {
     case ROUTE_HEALTH: return send_health(x);
-    case ROUTE_MODELS: text = http_models(o, x->rest, &e); break;
+    case ROUTE_MODELS:
+        text = http_models(o, x->rest, header(x, "anthropic-version") ? API_MESSAGES : API_OPENAI, &e);
+        break;
     case ROUTE_METRICS:
         text = http_metrics(&x->h->counts, o->sched);
         type = "text/plain; version=0.0.4";

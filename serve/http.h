@@ -92,7 +92,7 @@ void http_count(http_counts *c, http_route route, int http_status, const char *c
 const char *http_path(http_route route);
 /* Returns the text of /metrics. */
 char *http_metrics(const http_counts *c, scheduler *s);
-char *http_models(const http_options *o, const char *id, api_error *e);
+char *http_models(const http_options *o, const char *id, api_style style, api_error *e);
 char *http_info(const http_options *o);
 /* Returns the number of tokens of a request of the Messages or the Responses API. */
 char *http_count_tokens(const http_options *o, api_style style, const char *body, size_t n, api_error *e);

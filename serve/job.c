@@ -130,7 +130,8 @@ static json_t *kvasir_of(const job *j)
 /* Appends a JSON value to the output and frees it. prefix: beginning of a stream event, or "". */
 static status put(job *j, json_t *what, const char *prefix, const char *end, err *e)
 {
-    char *text = what ? json_dumps(what, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    const size_t digits = j->r.style == API_MESSAGES ? 17 : 9; /* arguments of calls are exact */
+    char *text = what ? json_dumps(what, JSON_COMPACT | JSON_REAL_PRECISION(digits)) : NULL;
     json_decref(what);
     if (!text) return no_memory(e);
     status st = buffer_add(&j->out, prefix, strlen(prefix), e);
@@ -284,11 +285,25 @@ static status stream(job *j, err *e)
     return buffer_add(&j->out, end, sizeof end - 1, e);
 }
 
+/* Writes a ping if nothing was written for a while: proxies close silent connections. */
+static status ping(job *j, size_t before, err *e)
+{
+    static const char event[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n", comment[] = ": ping\n\n";
+    const char *text = j->r.style == API_MESSAGES ? event : comment;
+    const int64_t every = j->sched->o.ping_ns, now = clock_ns();
+    const bool silent = j->out.n == before && every && j->wrote_ns && now - j->wrote_ns >= every;
+    if (silent) TRY(buffer_add(&j->out, text, strlen(text), e));
+    if (j->out.n != before || !j->wrote_ns) j->wrote_ns = now;
+    return ST_OK;
+}
+
 status job_hand_out(job *j, err *e)
 {
     bool done = job_done(j);
+    const size_t before = j->out.n;
     j->usage = usage_of(j);
     status st = j->lens ? ST_OK : j->r.stream ? stream(j, e) : done ? whole(j, e) : ST_OK;
+    if (st == ST_OK && j->r.stream && !j->lens && !done) st = ping(j, before, e);
     if (st != ST_OK) return st;
     size_t unread = j->out.n - j->out.at;
     if (unread < JOB_BUFFER) j->unread_ns = 0;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/base/mem.h"
 #include "serve/api_translate.h"
@@ -117,24 +118,34 @@ static char *text_of(json_t *j)
     return text;
 }
 
-static json_t *model_json(const http_options *o, const char *id)
+static json_t *model_json(const http_options *o, const char *id, api_style style)
 {
     const call_support *c = o->rules.calls;
+    const time_t created = (time_t)o->created;
+    char at[32];
+    struct tm utc;
+    strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &utc));
+    if (style == API_MESSAGES)
+        return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I}", "type", "model", "id", id, "display_name", id, "created_at",
+                         at, "lifecycle", "active", "max_input_tokens", (json_int_t)sched_options_of(o->sched)->ctx);
     return json_pack("{s:s, s:s, s:I, s:s, s:I, s:{s:s?, s:b}}", "id", id, "object", "model", "created",
                      (json_int_t)o->created, "owned_by", "kvasir", "max_model_len",
                      (json_int_t)sched_options_of(o->sched)->ctx, "kvasir", "tool_calls",
                      c && c->format ? c->format->name : NULL, "thinking", c && c->think_close);
 }
 
-char *http_models(const http_options *o, const char *id, api_error *e)
+char *http_models(const http_options *o, const char *id, api_style style, api_error *e)
 {
     const sched_options *s = sched_options_of(o->sched);
     json_t *list = json_array(), *one = NULL;
     for (size_t i = 0; i <= s->n_aliases && !one; i++) {
         const char *name = i ? s->aliases[i - 1].name : s->model;
-        if (!id) json_array_append_new(list, model_json(o, name));
-        else if (strcmp(id, name) == 0) one = model_json(o, name);
+        if (!id) json_array_append_new(list, model_json(o, name, style));
+        else if (strcmp(id, name) == 0) one = model_json(o, name, style);
     }
+    if (!id && style == API_MESSAGES)
+        return text_of(json_pack("{s:o, s:b, s:s, s:s}", "data", list, "has_more", 0, "first_id", s->model, "last_id",
+                                 s->n_aliases ? s->aliases[s->n_aliases - 1].name : s->model));
     if (!id) return text_of(json_pack("{s:s, s:o}", "object", "list", "data", list));
     json_decref(list);
     if (!one) api_fail(e, 404, "model_not_found", "unknown model '%.80s'; this server has '%.80s'", id, s->model);

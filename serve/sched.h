@@ -29,6 +29,7 @@ typedef struct {
     int64_t ctx, max_new;      /* maximum tokens of a sequence; default maximum of a chat reply */
     size_t batch, memory;      /* maximum number of sequences at once; bytes available to them */
     double prefill_share;      /* fraction of the time for prompts while sequences decode, in (0, 1) */
+    int64_t ping_ns;           /* silence after which a stream gets a ping; 0: never */
     size_t queue, a_client;    /* maximum number of waiting requests, in total and per client */
     const sched_alias *aliases;
     size_t n_aliases;

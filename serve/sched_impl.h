@@ -109,6 +109,7 @@ struct job {
     int64_t n_reported;                          /* number of prompt tokens reported as computed */
     bool admitted, ended, asleep, left, dropped; /* left: the client released it; dropped: the scheduler released it */
     int64_t unread_ns;                           /* time at which the buffer became full; 0: not full */
+    int64_t wrote_ns;                            /* time of the last output of a stream */
 };
 
 typedef struct {

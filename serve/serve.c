@@ -188,6 +188,7 @@ static status fill(sched_options *s, const serve_options *o, const engine *g, er
                                               : is_loopback(o->host) ? o->queue
                                                                      : 16),
                          .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)o->prefix.least},
+                         .ping_ns = (int64_t)10000000000,
                          .prefix_shared = o->prefix_shared};
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     if (a->ctx) TRY(engine_context(&s->ctx, g, &spec, a->ctx, (size_t)(memory - kept), e));

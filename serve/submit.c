@@ -233,6 +233,22 @@ static bool enqueue(scheduler *s, job *j, api_error *e)
     return good;
 }
 
+/* Answers a prompt beyond the context as a stream of the Responses API that fails: clients then shorten the
+ * conversation. False: the error is an answer of its own. */
+static bool fail_in_stream(job *j, const api_error *e)
+{
+    err why = {0};
+    if (j->r.style != API_RESPONSES || !j->r.stream || !e->code || strcmp(e->code, "context_length_exceeded") != 0)
+        return false;
+    name(j);
+    if (api_stream_open(&j->form, &responses_form, &j->head, &j->out, &why) != ST_OK ||
+        api_stream_begin(&j->form, &(api_usage){0}, &why) != ST_OK)
+        return false;
+    j->admitted = j->dropped = true;
+    job_fail(j, e);
+    return true;
+}
+
 job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_error *e)
 {
     job *j;
@@ -248,6 +264,7 @@ job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_er
     j->client = *client;
     pthread_mutex_init(&j->lock, NULL);
     if (prepare(s, j, e) && enqueue(s, j, e)) return j;
+    if (fail_in_stream(j, e)) return j;
     job_free(j);
     return NULL;
 }

@@ -23,6 +23,7 @@ static struct {
     tokenizer *tok;
     const char *tools; /* format of calls, which the server describes; NULL: none */
     int64_t ctx;       /* tokens of a sequence; 0: 512 */
+    int64_t ping_ns;
     call_support calls;
     scheduler *sched;
     http *http;
@@ -169,6 +170,7 @@ static inline bool start(err *e)
         .ctx = v.ctx ? v.ctx : 512,
         .max_new = 64,
         .batch = 4,
+        .ping_ns = v.ping_ns,
         .memory = (size_t)1 << 30,
         .prefill_share = 0.5,
         .queue = 64,

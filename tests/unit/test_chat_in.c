@@ -44,6 +44,13 @@ static void check_refused(void)
         {WITH("\"tool_choice\":{\"type\":\"function\"}"), "tool_choice", "expected"},
         {WITH("\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}"), "tool_choice",
          "no function 'g'"},
+        {WITH("\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[]}}"),
+         "tool_choice", "tool_choice.allowed_tools: expected"},
+        {WITH("\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"none\",\"tools\":[1]}}"),
+         "tool_choice", "tool_choice.allowed_tools: expected"},
+        {WITH("\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{\"type\":"
+              "\"function\",\"function\":{\"name\":\"g\"}}]}}"),
+         "tool_choice", "tools has no function 'g'"},
         {"{\"messages\":[" USER "],\"tool_choice\":\"required\"}", "tool_choice", "requires tools"},
         {WITH("\"parallel_tool_calls\":1"), "parallel_tool_calls", "true or false"},
         {WITH("\"reasoning_effort\":\"huge\""), "reasoning_effort", "expected none"},

@@ -128,6 +128,20 @@ static const translation_row responses_rows[] = {
      "{\"messages\":[" SAID
      "],\"response_format\":{\"json_schema\":{\"name\":\"n\",\"schema\":{}},\"type\":\"json_schema\"}}",
      NULL},
+    {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"kv1.SWNoIGTDpGNodGU=\"},{\"role\":\"assistant\","
+     "\"content\":"
+     "\"b\"},{\"type\":\"reasoning\",\"encrypted_content\":\"kv1./"
+     "w==\"},{\"type\":\"reasoning\",\"encrypted_content\":\"gAAA\"}"
+     "]}",
+     CHAT("{\"content\":\"b\",\"reasoning_content\":\"Ich d\u00e4chte\",\"role\":\"assistant\"}"), NULL},
+    {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":\"allowed_tools\","
+     "\"mode\":"
+     "\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}}",
+     "{\"messages\":[" SAID
+     "],\"tool_choice\":{\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{\"function\":{\"name\":\"f\"},"
+     "\"type\":\"function\"}]},\"type\":\"allowed_tools\"},\"tools\":[{\"function\":{\"name\":\"f\"},\"type\":"
+     "\"function\"}]}",
+     NULL},
     {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0][0]: input_image parts",
      NULL},
     {"{\"input\":[{\"type\":\"item_reference\"}]}", "input[0]: item_reference", NULL},
@@ -208,6 +222,28 @@ static void check_messages_reply(void)
     api_events_free(&l);
 }
 
+/* Thinking that the client does not want, and numbers of arguments. */
+static void check_omitted(void)
+{
+    api_request r = {.chat = true, .style = API_MESSAGES};
+    const api_head h = {.r = &r, .id = "msg_1", .model = "demo"};
+    api_events l = {0};
+    json_t *answer;
+    err e = {0};
+    r.original = json_loads("{\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}}", 0, NULL);
+    (void)api_events_add(&l, CALL_REASONING, -1, "secret", 6, &e);
+    (void)api_events_add(&l, CALL_TEXT, -1, "b", 1, &e);
+    char *text = reply_of(&messages_form, &h, &l, "stop", &answer);
+    ok(!strstr(text, "secret") && strstr(text, "signature_delta"), "display omitted: no thinking in the stream");
+    mem_free(text);
+    text = json_dumps(json_array_get(json_object_get(answer, "content"), 0), JSON_COMPACT);
+    is_str(text, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"kvasir\"}", "an empty block in the answer");
+    free(text);
+    json_decref(answer);
+    json_decref(r.original);
+    api_events_free(&l);
+}
+
 /* Writes the types of events into one line. */
 static void types_of(char *out, size_t size, const char *text)
 {
@@ -241,7 +277,9 @@ static void check_responses_reply(void)
            "its item");
     free(text);
     json_decref(answer);
-    r.original = json_loads("{\"tools\":[{\"type\":\"custom\",\"name\":\"w\"}],\"metadata\":{\"a\":\"b\"}}", 0, NULL);
+    r.original = json_loads("{\"tools\":[{\"type\":\"custom\",\"name\":\"w\"}],\"metadata\":{\"a\":\"b\"},\"include\":["
+                            "\"reasoning.encrypted_content\"]}",
+                            0, NULL);
     api_events_free(&l);
     (void)api_events_add(&l, CALL_REASONING, -1, "t", 1, &e);
     add_call(&l, "{\"input\": \"ls\"}", &e);
@@ -251,7 +289,7 @@ static void check_responses_reply(void)
     is_str(
         text,
         "[{\"id\":\"rs_10\",\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":"
-        "\"t\"}],\"encrypted_content\":null,\"status\":\"completed\"},{\"id\":\"ctc_11\",\"type\":"
+        "\"t\"}],\"encrypted_content\":\"kv1.dA==\",\"status\":\"completed\"},{\"id\":\"ctc_11\",\"type\":"
         "\"custom_tool_call\",\"call_id\":\"k3JvP0aQz\",\"name\":\"w\",\"input\":\"ls\",\"status\":\"completed\"},{"
         "\"id\":\"msg_12\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"incomplete\",\"content\":[{"
         "\"type\":"
@@ -285,6 +323,7 @@ int main(void)
     for (size_t i = 0; i < sizeof responses_rows / sizeof *responses_rows; i++)
         check_row(api_from_responses, &responses_rows[i]);
     check_messages_reply();
+    check_omitted();
     check_responses_reply();
     check_errors();
     return tap_done();

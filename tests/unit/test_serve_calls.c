@@ -123,6 +123,91 @@ static void check_other_apis(void)
     free(text);
 }
 
+/* A choice among the tools, with the arguments of any object. */
+static void check_allowed(void)
+{
+    for (int i = 0; i < 2; i++) {
+        char body[1024];
+        snprintf(
+            body, sizeof body,
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"parallel_tool_calls\":false,\"max_tokens\":60,"
+            "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{"
+            "\"name\":"
+            "\"g\"}}],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{"
+            "\"type\":\"function\",\"function\":{\"name\":\"%s\"}}]}}}",
+            i ? "g" : "f");
+        json_t *j = answer("/v1/chat/completions", body);
+        const json_t *call = first(json_object_get(first(j, "choices"), "message"), "tool_calls");
+        is_str(text_at(json_object_get(call, "function"), "name"), i ? "g" : "f", "only an allowed function is called");
+        json_decref(j);
+    }
+}
+
+/* Numbers of arguments have all their digits. */
+static void check_digits(void)
+{
+    json_t *j = answer(
+        "/v1/messages",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"strict\":true,"
+        "\"input_schema\":{\"properties\":{\"x\":{\"const\":0.1234567890123}},\"required\":[\"x\"]}}],"
+        "\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true}," SAMPLING ",\"max_tokens\":200}");
+    const json_t *x = json_object_get(json_object_get(first(j, "content"), "input"), "x");
+    ok(json_real_value(x) == 0.1234567890123, "an argument is exact: %.17g", json_real_value(x));
+    json_decref(j);
+}
+
+/* A prompt beyond the context fails within the stream, so that the client shortens it. */
+static void check_too_long(void)
+{
+    char body[3600] = "{\"stream\":true,\"input\":\"";
+    for (size_t n = strlen(body); n < 3000; n += 2) memcpy(body + n, "a ", 3);
+    snprintf(body + strlen(body), 8, "\"}");
+    char *text = post("/v1/responses", body);
+    const char *created = strstr(text, "event: response.created"), *failed = strstr(text, "event: response.failed");
+    ok(strstr(text, "200 OK") && created && failed && created < failed, "a response is created and fails");
+    ok(failed && strstr(failed, "\"code\":\"context_length_exceeded\""), "its error has a code: %s", text);
+    free(text);
+    memcpy(strstr(body, "true"), "null", 4);
+    text = post("/v1/responses", body);
+    ok(strstr(text, " 400 ") && strstr(text, "context_length_exceeded"), "without a stream it is 400");
+    free(text);
+    ok(wait_for_none(), "no request remains");
+}
+
+static void check_pings(void)
+{
+    char *text =
+        post("/v1/messages", "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Alice was beginning to "
+                             "get very tired of sitting by her sister on the bank\"}],\"max_tokens\":4}");
+    const char *started = strstr(text, "event: message_start"),
+               *ping = strstr(text, "event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+               *content = strstr(text, "event: content_block_start");
+    ok(started && ping && started < ping && (!content || ping < content), "pings while the prompt is computed: %s",
+       text);
+    free(text);
+    text = post("/v1/chat/completions",
+                "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Bertha was beginning to "
+                "get very tired of sitting by her sister on the bank\"}],\"max_tokens\":4}");
+    ok(strstr(text, "\n: ping\n\n"), "comments in the streams of the other APIs");
+    free(text);
+}
+
+static void check_models(void)
+{
+    int fd = call();
+    say(fd, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nanthropic-version: 2023-06-01\r\n\r\n");
+    char *text = hear(fd, NULL), *body = strstr(text, "\r\n\r\n");
+    close(fd);
+    is_str(
+        body ? body + 4 : text,
+        "{\"data\":[{\"type\":\"model\",\"id\":\"llama31-f32-tied\",\"display_name\":\"llama31-f32-tied\",\"created_"
+        "at\":"
+        "\"1970-01-01T00:00:01Z\",\"lifecycle\":\"active\",\"max_input_tokens\":1024}],\"has_more\":false,\"first_id\":"
+        "\"llama31-f32-tied\",\"last_id\":\"llama31-f32-tied\"}",
+        "models in the form of the Messages API");
+    free(text);
+}
+
 static void check_refused(void)
 {
     char *text =
@@ -181,11 +266,17 @@ int main(void)
     err e = {0};
     v.tools = "hermes";
     v.ctx = 1024;
+    v.ping_ns = 1;
     if (start(&e)) {
         check_chat();
         check_next_turn();
         check_stream();
         check_other_apis();
+        check_allowed();
+        check_digits();
+        check_too_long();
+        check_pings();
+        check_models();
         check_refused();
     }
     if (v.sched) sched_stop(v.sched);
