@@ -33,15 +33,20 @@ if "$PYTHON" -m venv --without-pip "$tmp/peers/venv" >"$tmp/out" 2>"$tmp/err"; t
     cat >"$bin/llama-bench" <<'END'
 #!/bin/sh
 [ "$1" = -m ] || exit 1
+case "$*" in *"-fa on") on=1 ;; *) on=0 ;; esac
 echo "$2" | tr , '\n' | while read -r f; do
-    echo "{\"model_filename\": \"$f\", \"samples_ts\": [2, 4], \"build_commit\": \"c\", \"cpu_info\": \"cpu\"}"
+    case $f in *llama.gguf) speed=$((2 + on)) ;; *) speed=$((2 - on)) ;; esac # with -fa on, one is faster, one slower
+    echo "{\"model_filename\": \"$f\", \"samples_ts\": [$speed, $((speed + 2))], \"build_commit\": \"c\", \"cpu_info\": \"cpu\"}"
 done
 END
     chmod +x "$bin/llama-bench"
     peers --dir "$tmp/peers" --version 1 --run "$RUN" --gguf "$tmp/llama.gguf,$tmp/qwen3.gguf" --attn full --ctx 0 \
         --prompt - --threads 1 --json "$tmp/rows"
     out_has "GGUF files, 1 threads" "a table"
-    check "a row for each file" test "$status" -eq 0 -a "$(grep -c '3.0 (33.3 %)' "$tmp/out")" -eq 2
+    check "a row for each file" test "$status" -eq 0 -a "$(grep -c '^| decode at 0 ' "$tmp/out")" -eq 2
+    out_has "| llama | 4.0 (25.0 %) fa |" "flash attention where it is faster"
+    out_has "| qwen3 | 3.0 (33.3 %) |" "no flash attention where it is slower"
+    check "the setting in JSON" grep -q '"llama.cpp", "tokens_per_s": 4.0.*"flash_attention": "on"' "$tmp/rows"
     check "by both programs" test "$(grep -c '"weights": "qwen3", .*"name": "full"' "$tmp/rows")" -eq 1
     check "converted weights are cached in the folder" test -d "$tmp/peers/kvasir"
 else
