@@ -190,6 +190,9 @@ static void print_draft(const reply *r)
             "draft %s: %.2f tokens per verification | %lld of %lld drafted tokens accepted | %lld of %lld steps saved",
             drafter_spec(r->q.draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
             (long long)(n.tokens - n.verifications), (long long)n.tokens);
+    if (n.withheld > 0)
+        fprintf(stderr, " | %lld of %lld verifications without drafts, which would not have paid",
+                (long long)n.withheld, (long long)n.verifications);
     if (n.ns > 0 && alone > 0) fprintf(stderr, " | speedup %.2f over single steps", alone / n.ns);
     const model *m = r->g.draft;
     if (m) fprintf(stderr, " | weights of drafts %s, %.2f MB", dtype_name(m->type), (double)m->weight_bytes / 1e6);

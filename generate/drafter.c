@@ -28,6 +28,7 @@ struct drafter {
     int32_t fed[SESSION_VERIFY_ROWS];
     size_t rows, at;
     int64_t began_ns, draft_ns;
+    bool held; /* a source withheld its drafts */
     draft_counts counts;
     bool forced;
     double accept_rate; /* forced: fraction of drafts to accept */
@@ -164,8 +165,9 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     *n = 0;
     if (!d->has[source]) return ST_OK;
     size_t g = pace_length(&d->pace[source]);
-    if (g > most) g = most;
     TRY(comm_broadcast(d->ranks, &g, sizeof g, 0, e)); /* based on timings, which differ between ranks */
+    d->held |= g == 0;
+    if (g > most) g = most;
     if (source == LOOKUP) {
         *n = ngram_lookup(all->ids, all->n, d->fed + 1, g);
         return ST_OK;
@@ -184,6 +186,7 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
     d->began_ns = clock_ns();
     d->fed[0] = all->ids[all->n - 1];
     d->by = LOOKUP;
+    d->held = false;
     TRY(draft(d, LOOKUP, s, by, all, most - 1, &n, e));
     if (n == 0) {
         d->by = STRATEGY;
@@ -195,6 +198,7 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
     d->at = 0;
     d->counts.proposed += (int64_t)n;
     d->counts.verifications++;
+    d->counts.withheld += n == 0 && d->held;
     return session_verify(s, d->fed, d->rows, e);
 }
 
@@ -320,9 +324,9 @@ double draft_length(const draft_counts *n)
 
 json_t *draft_json(const char *spec, const draft_counts *n)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "spec", spec, "proposed", (json_int_t)n->proposed, "accepted",
-                     (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "accepted_length",
-                     draft_length(n));
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "spec", spec, "proposed", (json_int_t)n->proposed, "accepted",
+                     (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "withheld",
+                     (json_int_t)n->withheld, "accepted_length", draft_length(n));
 }
 
 json_t *drafter_json(const drafter *d, const model *m)

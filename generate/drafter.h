@@ -12,9 +12,10 @@
 
 typedef struct drafter drafter;
 
-/* Counts since drafter_begin. tokens: yield of the verifications, their own tokens included. */
+/* Counts since drafter_begin. tokens: yield of the verifications, their own tokens included. withheld: verifications
+ * without drafts because none would have paid (pace_length). */
 typedef struct {
-    int64_t proposed, accepted, verifications, tokens;
+    int64_t proposed, accepted, verifications, tokens, withheld;
     double ns;                   /* total time, estimated from the shortest recent times of equal steps */
     double single_ns;            /* shortest recent time of a step of one token; 0: none */
     int64_t draft_ns, verify_ns; /* measured totals of all drafts and of all verifications */
@@ -61,7 +62,8 @@ draft_counts drafter_counts(const drafter *d);
 const char *drafter_spec(const drafter *d);
 /* Returns the average number of tokens per verification, its own included; 0 without verifications. */
 double draft_length(const draft_counts *n);
-/* Returns {"spec", "proposed", "accepted", "verifications", "accepted_length"}; NULL if out of memory. */
+/* Returns {"spec", "proposed", "accepted", "verifications", "withheld", "accepted_length"}; NULL if out of
+ * memory. */
 json_t *draft_json(const char *spec, const draft_counts *n);
 /* Returns draft_json of a drafter. weights: model of the drafts, which adds "weights" and "weights_bytes"; NULL: the
  * model's own weights. */

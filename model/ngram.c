@@ -34,23 +34,36 @@ size_t ngram_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
 
 /* ---- draft length ---- */
 
-/* fade: decay of old counts per token; grow: growth of a shortest time per new time */
-static const double fade = 0.97, grow = 1.1;
+/* fade: decay of old counts per token; grow: growth of a shortest time per new time; at_start, each_step, credit_most:
+ * steps that drafts may lose */
+static const double fade = 0.97, grow = 1.1, at_start = 1, each_step = 0.0075, credit_most = 8;
 
 void pace_start(draft_pace *p, size_t most)
 {
-    *p = (draft_pace){.most = most, .reached = 4, .accepted = 3};
+    *p = (draft_pace){.most = most, .reached = 4, .accepted = 3, .credit = at_start};
+}
+
+static void add_credit(draft_pace *p, double steps)
+{
+    p->credit = fmin(p->credit + steps, credit_most);
 }
 
 void pace_judged(draft_pace *p, bool accepted)
 {
     p->reached = fade * p->reached + 1;
     p->accepted = fade * p->accepted + (accepted ? 1 : 0);
+    if (accepted) add_credit(p, 1);
 }
 
 static void keep_shortest(double *best, double ns)
 {
     *best = *best > 0 ? fmin(grow * *best, ns) : ns;
+}
+
+/* Returns the steps of one row that a draft of g tokens costs if none is accepted. */
+static double loss_of(const draft_pace *p, size_t g)
+{
+    return ((double)g * p->draft_ns + pace_step_ns(p, g + 1)) / pace_step_ns(p, 1) - 1;
 }
 
 void pace_timed(draft_pace *p, size_t rows, int64_t step_ns, size_t drafted, int64_t draft_ns)
@@ -59,6 +72,7 @@ void pace_timed(draft_pace *p, size_t rows, int64_t step_ns, size_t drafted, int
     p->idle = rows > 1 ? 0 : p->idle + 1;
     keep_shortest(&p->step_ns[rows], (double)step_ns);
     if (drafted > 0) keep_shortest(&p->draft_ns, (double)draft_ns / (double)drafted);
+    add_credit(p, each_step - (drafted > 0 ? fmax(loss_of(p, drafted), 0) : 0));
 }
 
 double pace_step_ns(const draft_pace *p, size_t rows)
@@ -76,18 +90,27 @@ double pace_step_ns(const draft_pace *p, size_t rows)
     return p->step_ns[lo] + fmax(slope, 0) * (double)(rows - lo);
 }
 
+/* Returns the longest draft to consider: twice the rows whose time is known, because longer times are extrapolated. */
+static size_t longest(const draft_pace *p)
+{
+    size_t rows = p->most + 1;
+    while (rows > 1 && !(p->step_ns[rows] > 0)) rows--;
+    return 2 * rows - 1 < p->most ? 2 * rows - 1 : p->most;
+}
+
 size_t pace_length(draft_pace *p)
 {
     double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
     size_t length = 0;
     if (p->fixed) return p->most;
     if (p->seen < 2) return 0; /* the time of a one-row step must be known, and the first step runs with cold caches */
-    for (size_t g = 0; g <= p->most; g++) {
+    for (size_t g = 0, end = longest(p); g <= end; g++) {
         if (g > 0) tokens += chance *= h;
-        double rate = tokens / ((double)g * p->draft_ns + pace_step_ns(p, g + 1));
-        if (!(rate > best)) continue;
+        double rate = tokens / (1 + loss_of(p, g));
+        if (!(rate > best) || (g > 0 && loss_of(p, g) > p->credit)) continue;
         best = rate;
         length = g;
     }
-    return length == 0 && p->most > 0 && p->idle % RETRY == RETRY - 1 ? 1 : length;
+    bool retry = p->idle % RETRY == RETRY - 1 && p->most > 0 && loss_of(p, 1) <= p->credit;
+    return length == 0 && retry ? 1 : length;
 }

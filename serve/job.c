@@ -83,6 +83,7 @@ static json_t *draft_of(const job *j)
         all.accepted += n.accepted;
         all.verifications += n.verifications;
         all.tokens += n.tokens;
+        all.withheld += n.withheld;
     }
     return draft_json(j->r.draft, &all);
 }

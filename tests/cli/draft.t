@@ -46,12 +46,14 @@ if command -v jq >/dev/null; then
     holds() { check "$2" jq -e "$1" "$tmp/draft.json"; }
     holds '.results[0].draft | .spec == "ngram:adapt=off" and .proposed >= .accepted and .accepted > 0' "the report has the counts"
     holds '.results[0].draft | (.accepted + .verifications) / .verifications - .accepted_length | fabs < 1e-3' "and the length"
+    holds '.results[0].draft.withheld == 0' "drafts of fixed length are never withheld"
     holds '.results[0] | .draft.accepted + .draft.verifications == .new_tokens - 1' "of every token but the first"
 else
     skip "jq is not there"
 fi
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --draft ngram
 err_has "draft ngram: " "the statistics have a line"
+err_has " verifications without drafts, which would not have paid" "and say when there were none: before the times are known"
 err_has " tokens per verification | " "with the accepted length"
 err_has " steps saved" "and the steps saved"
 

@@ -2,8 +2,10 @@
 /* Proposed tokens: the look-up, and how many are worth it. */
 #include "config.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "kernels/base/rng.h"
 #include "model/ngram.h"
 #include "tests/tap.h"
 
@@ -70,13 +72,54 @@ static void check_pace(void)
     pace_start(&p, MOST);
     p.accepted = 0;
     int tried = 0;
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 1000; i++) {
         size_t g = pace_length(&p);
         tried += g > 0;
-        pace_timed(&p, g + 1, 1000 + 900 * (int64_t)g, 0, 0);
+        pace_timed(&p, g + 1, 1000 + 900 * (int64_t)g, g, 0);
         if (g > 0) pace_judged(&p, false);
     }
-    ok(tried >= 2 && tried <= 8, "where nothing is right, one is tried now and then: %d times in 64 steps", tried);
+    ok(tried >= 8 && tried <= 13, "where nothing is right, one is tried now and then: %d times in 1000 steps", tried);
+}
+
+/* Returns the speedup over single steps of n tokens, on a machine on which a step of g + 1 rows takes 1 + row g^power
+ * single steps, and a drafted token `draft`. */
+static double speedup(double hazard, double row, double power, double draft, int n, uint64_t seed)
+{
+    rng chance = {seed};
+    draft_pace p;
+    double time = 0;
+    int made = 0;
+    pace_start(&p, MOST);
+    while (made < n) {
+        size_t g = pace_length(&p);
+        double rows = 1 + row * pow((double)g, power), drafts = draft * (double)g;
+        time += rows + drafts;
+        pace_timed(&p, g + 1, (int64_t)(1e6 * rows), g, (int64_t)(1e6 * drafts));
+        made++;
+        for (size_t k = 0; k < g; k++) {
+            bool hit = (double)rng_float(&chance) < hazard;
+            pace_judged(&p, hit);
+            if (!hit) break;
+            made++;
+        }
+    }
+    return made / time;
+}
+
+static void check_gain(void)
+{
+    static const double hazard[] = {0, 0.5, 0.9}, row[] = {0.02, 0.2, 0.5, 0.8, 1.2}, draft[] = {0, 0.3, 0.8};
+    double least = 1, worst = 1;
+    for (int i = 0; i < 3 * 5 * 3 * 2 * 20; i++) {
+        double h = hazard[i % 3], r = row[i / 3 % 5], d = draft[i / 15 % 3], power = i / 45 % 2 ? 1.2 : 0.8;
+        least = fmin(least, speedup(h, r, power, d, 64, (uint64_t)i));
+        worst = fmin(worst, speedup(h, r, power, d, 2000, (uint64_t)i));
+    }
+    ok(least >= 0.968, "64 tokens lose little, whatever drafts cost and how many are right: %.4f", least);
+    ok(worst >= 0.985, "2000 tokens still less: %.4f", worst);
+    ok(speedup(0.9, 0.02, 1, 0, 64, 1) > 3, "cheap rows pay at once");
+    ok(speedup(0.9, 0.4, 1, 0, 2000, 1) > 1.25, "rows of 0.4 steps pay");
+    ok(speedup(0.9, 0.2, 1, 0.2, 2000, 1) > 1.3, "so do drafts of 0.2");
 }
 
 static void check_times(void)
@@ -96,6 +139,7 @@ int main(void)
 {
     check_lookup();
     check_pace();
+    check_gain();
     check_times();
     return tap_done();
 }
