@@ -200,7 +200,7 @@ status gen_open(gen *g, scheduler *s, err *e)
                                 .cache = cache_of(g, s)};
     TRY(sequence_open(&g->q, s->o.dec, &o, e));
     TRY(sequence_push(&g->q, g->prompt->ids, g->prompt->n, e));
-    TRY(sequence_restrict(&g->q, j->under, s->words, e));
+    TRY(sequence_restrict(&g->q, compiled_grammar(j->under), s->words, e));
     TRY(text_out_open(&g->out, s->o.tok, j->r.stop, j->r.n_stop, e));
     g->out.write = write_text;
     g->out.ctx = g;
@@ -233,14 +233,28 @@ void gen_free(gen *g)
     mem_free(g->tokens);
 }
 
+/* Counts the calls of a reply. n: number of events before its end. */
+static void count_calls(const gen *g, size_t n, bool by_length)
+{
+    scheduler *s = g->j->sched;
+    const int bad = call_parser_bad(g->parser);
+    int cut = 0;
+    for (; n < g->events.n && by_length; n++) cut |= g->events.list[n].what == CALL_END;
+    sched_count(s, &s->counts.calls[CALL_BAD], bad);
+    sched_count(s, &s->counts.calls[CALL_CUT], cut);
+    sched_count(s, &s->counts.calls[CALL_COMPLETE], call_parser_calls(g->parser) - bad - cut);
+}
+
 static status finish(gen *g, const char *why, err *e)
 {
+    const size_t n = g->events.n;
     g->finish = why;
     g->state = GEN_DONE;
     g->stats = attn_seq_stats(session_attn(g->q.s));
     g->held = attn_seq_peak(session_attn(g->q.s));
     if (!g->j->r.chat) return text_out_end(&g->out, false, e);
     TRY(reply_end(g, e));
+    count_calls(g, n, strcmp(why, "length") == 0);
     kept_add(g->j->sched, g);
     if (strcmp(why, "stop") == 0 && call_parser_calls(g->parser) > 0) g->finish = "tool_calls";
     return ST_OK;

@@ -465,17 +465,13 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *u
  * of its key. */
 static void log_request(const exchange *x)
 {
-    char tokens[96] = "", at[32];
+    char what[256] = "", at[32];
     const time_t now = time(NULL);
     struct tm utc;
     strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    if (x->j) {
-        const api_usage u = job_usage(x->j);
-        snprintf(tokens, sizeof tokens, " | prompt %lld, cached %lld, new %lld tokens", (long long)u.prompt,
-                 (long long)u.cached, (long long)u.generated);
-    }
+    if (x->j) job_describe(x->j, what, sizeof what);
     fprintf(stderr, "%s %s %s %d%s | %.3f s\n", at, *x->client ? x->client : "-", http_path(x->route),
-            x->http_status ? x->http_status : 499, tokens, (double)(clock_ns() - x->began) / 1e9);
+            x->http_status ? x->http_status : 499, what, (double)(clock_ns() - x->began) / 1e9);
 }
 
 static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_RequestTerminationCode why)

@@ -35,9 +35,8 @@ void job_free(job *j)
     mem_free(j->lens);
     drafter_free(j->draft);
     api_stream_free(&j->form);
-    grammar_drop(j->under);
+    compiled_release(j->sched, j->under);
     chat_text_free(&j->text);
-    json_decref(j->schema_ignored);
     api_free(&j->r);
     pthread_mutex_destroy(&j->lock);
     mem_free(j);
@@ -117,7 +116,8 @@ static json_t *kvasir_of(const job *j)
                           "queue_seconds", (double)(j->admitted_ns - j->submitted_ns) / 1e9, "prefill_seconds",
                           (double)j->prefill_ns / 1e9, "decode_seconds", (double)j->decode_ns / 1e9);
     if (o && json_array_size(j->r.changes) > 0) json_object_set(o, "prompt_changes", j->r.changes);
-    if (o && json_array_size(j->schema_ignored) > 0) json_object_set(o, "schema_ignored", j->schema_ignored);
+    if (o && json_array_size(compiled_ignored(j->under)) > 0)
+        json_object_set_new(o, "schema_ignored", json_deep_copy(compiled_ignored(j->under)));
     if (o && bad > 0) json_object_set_new(o, "bad_calls", json_integer(bad));
     if (o && j->draft) json_object_set_new(o, "draft", draft_of(j));
     if (o && steps > 0) {
@@ -303,6 +303,8 @@ status job_hand_out(job *j, err *e)
     bool done = job_done(j);
     const size_t before = j->out.n;
     j->usage = usage_of(j);
+    if (j->gens[0].parser) j->n_calls = call_parser_calls(j->gens[0].parser);
+    j->finish = j->gens[0].finish;
     status st = j->lens ? ST_OK : j->r.stream ? stream(j, e) : done ? whole(j, e) : ST_OK;
     if (st == ST_OK && j->r.stream && !j->lens && !done) st = ping(j, before, e);
     if (st != ST_OK) return st;
@@ -384,12 +386,30 @@ const char *job_text(job *j, size_t *n)
     return j->out.p ? j->out.p : "";
 }
 
-api_usage job_usage(job *j)
+static api_usage job_usage(job *j)
 {
     pthread_mutex_lock(&j->lock);
     const api_usage u = j->usage;
     pthread_mutex_unlock(&j->lock);
     return u;
+}
+
+void job_describe(job *j, char *out, size_t n)
+{
+    const api_usage u = job_usage(j);
+    const json_t *choice = json_object_get(j->r.body, "tool_choice");
+    int at = snprintf(out, n, " | prompt %lld, cached %lld, new %lld tokens", (long long)u.prompt, (long long)u.cached,
+                      (long long)u.generated);
+    if (!j->r.chat || at < 0 || (size_t)at >= n) return;
+    pthread_mutex_lock(&j->lock);
+    snprintf(out + at, n - (size_t)at, " | tools %zu, choice %s, %s%.8s, calls %d, %s", json_array_size(j->r.tools),
+             json_is_object(choice)   ? "function"
+             : json_is_string(choice) ? json_string_value(choice)
+             : j->r.tools             ? "auto"
+                                      : "none",
+             j->under ? "constraint " : "no constraint", j->under ? compiled_key(j->under) : "", j->n_calls,
+             j->finish ? j->finish : "unfinished");
+    pthread_mutex_unlock(&j->lock);
 }
 
 void job_leave(job *j)

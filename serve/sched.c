@@ -330,6 +330,7 @@ static void free_all(scheduler *s)
     grammar_vocab_free(s->words);
     sched_free_maps(s);
     kept_free(&s->kept);
+    compiled_free(s);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->encoding);
     pthread_cond_destroy(&s->work);

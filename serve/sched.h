@@ -74,8 +74,8 @@ long job_read(job *j, char *out, size_t n);
 /* Returns the complete text of an answer after job_start; it lives as long as the job. */
 const char *job_text(job *j, size_t *n);
 bool job_streams(const job *j);
-/* Returns the token counts of a request at the end of the last cycle. */
-api_usage job_usage(job *j);
+/* Writes token counts, tools, constraint, calls and end of a request for its log line: no text of the client. */
+void job_describe(job *j, char *out, size_t n);
 /* Releases a job whose client is served or gone. Cancels unfinished sequences; the job is freed with its last user. */
 void job_leave(job *j);
 

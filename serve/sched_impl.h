@@ -67,6 +67,7 @@ typedef struct {
 } job_lens;
 
 typedef struct lens_map lens_map;
+typedef struct compiled compiled; /* a grammar that requests share */
 typedef struct kept_reply kept_reply;
 
 /* Ids of replies, longest prompts first. */
@@ -86,12 +87,11 @@ struct job {
     drafter *draft; /* checked draft options, of which each sequence creates its own drafter; NULL: none */
     job_lens *lens; /* NULL: not a lens */
     int64_t decode;
-    bool cached;            /* uses the prefix cache */
-    bool keeps;             /* a chat whose replies the prefix cache keeps: their ids are kept too */
-    chat_text text;         /* rendered prompt of a chat */
-    bool thinking;          /* the prompt of a chat opens a block of thinking */
-    grammar *under;         /* constraint on the replies; NULL: none */
-    json_t *schema_ignored; /* paths of keywords of the schema that are not enforced; NULL: no schema */
+    bool cached;     /* uses the prefix cache */
+    bool keeps;      /* a chat whose replies the prefix cache keeps: their ids are kept too */
+    chat_text text;  /* rendered prompt of a chat */
+    bool thinking;   /* the prompt of a chat opens a block of thinking */
+    compiled *under; /* constraint on the replies; NULL: none */
     uint64_t seed;
     token_list *prompts;
     size_t n_prompts;
@@ -105,20 +105,27 @@ struct job {
     pthread_mutex_t lock;
     buffer out;
     api_error error;
-    api_usage usage;                             /* at the end of the last cycle */
+    api_usage usage; /* at the end of the last cycle */
+    int n_calls;     /* of the first choice, with the reason of its end */
+    const char *finish;
     int64_t n_reported;                          /* number of prompt tokens reported as computed */
     bool admitted, ended, asleep, left, dropped; /* left: the client released it; dropped: the scheduler released it */
     int64_t unread_ns;                           /* time at which the buffer became full; 0: not full */
     int64_t wrote_ns;                            /* time of the last output of a stream */
 };
 
+enum { SCHEMA_COMPILED, SCHEMA_CACHED, SCHEMA_UNSUPPORTED, SCHEMA_UNSATISFIABLE, SCHEMA_RESULTS };
+enum { CALL_COMPLETE, CALL_CUT, CALL_BAD, CALL_RESULTS };
+enum { KEPT_SCHEMAS = 64 };
+
 typedef struct {
     int64_t cancelled;                                       /* number of cancelled requests */
     int64_t prompt_tokens, cached_tokens, new_tokens, steps; /* prompt_tokens: computed ones */
     int64_t lookups[2];                                      /* prefix cache misses and hits */
     int64_t admitted;                                        /* number of requests in progress that no longer wait */
-    size_t running, used;                                    /* number of sequences and their planned bytes */
-    histogram queue, first_token, step;                      /* queue, first_token: from the request's arrival */
+    int64_t schemas[SCHEMA_RESULTS], calls[CALL_RESULTS];
+    size_t running, used;               /* number of sequences and their planned bytes */
+    histogram queue, first_token, step; /* queue, first_token: from the request's arrival */
 } sched_counts;
 
 struct scheduler {
@@ -136,6 +143,9 @@ struct scheduler {
     lens_map *maps;      /* bitmaps of lenses, oldest first, and their bytes; protected by lock */
     size_t map_bytes;
     kept_replies kept;
+    compiled *schemas[KEPT_SCHEMAS]; /* protected by lock, like the next two */
+    size_t n_schemas;
+    uint64_t schema_clock; /* number of uses */
     /* used by the scheduler thread only */
     gen **running;
     size_t n_running, next_prefill, next_draft; /* next_*: indexes of the next sequence to prefill or draft */
@@ -149,6 +159,13 @@ struct scheduler {
 
 /* constraint.c: compiles the grammar of a request whose prompts are encoded. False: *e has the reason. */
 bool job_read_format(scheduler *s, job *j, api_error *e);
+const grammar *compiled_grammar(const compiled *c);
+/* Returns the paths of keywords of the schema that are not enforced. Both are NULL for NULL. */
+const json_t *compiled_ignored(const compiled *c);
+/* Returns the hash of the schema and its options. */
+const char *compiled_key(const compiled *c);
+void compiled_release(scheduler *s, compiled *c);
+void compiled_free(scheduler *s);
 
 /* call_grammar.c: returns the grammar of the calls that a request requires or whose arguments follow schemas. */
 status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e);

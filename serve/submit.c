@@ -286,6 +286,13 @@ void sched_metrics(scheduler *s, FILE *f)
                                {"kvasir_prefix_lookups_total", "result=\"miss\"", c.lookups[0]},
                                {"kvasir_prefix_lookups_total", "result=\"hit\"", c.lookups[1]},
                                {"kvasir_new_tokens_total", "", c.new_tokens},
+                               {"kvasir_tool_calls_total", "result=\"complete\"", c.calls[CALL_COMPLETE]},
+                               {"kvasir_tool_calls_total", "result=\"cut\"", c.calls[CALL_CUT]},
+                               {"kvasir_tool_calls_total", "result=\"bad\"", c.calls[CALL_BAD]},
+                               {"kvasir_schema_total", "result=\"compiled\"", c.schemas[SCHEMA_COMPILED]},
+                               {"kvasir_schema_total", "result=\"cached\"", c.schemas[SCHEMA_CACHED]},
+                               {"kvasir_schema_total", "result=\"unsupported\"", c.schemas[SCHEMA_UNSUPPORTED]},
+                               {"kvasir_schema_total", "result=\"unsatisfiable\"", c.schemas[SCHEMA_UNSATISFIABLE]},
                                {"kvasir_steps_total", "", c.steps}};
     const metric gauges[] = {{"kvasir_running", "", (int64_t)c.running},
                              {"kvasir_waiting", "", (int64_t)jobs - c.admitted},

@@ -208,6 +208,24 @@ static void check_models(void)
     free(text);
 }
 
+/* Requests with equal schemas share a grammar, and calls are counted. */
+static void check_metrics(void)
+{
+    static const char compiled[] = "kvasir_schema_total{result=\"compiled\"} ",
+                      cached[] = "kvasir_schema_total{result=\"cached\"} ",
+                      complete[] = "kvasir_tool_calls_total{result=\"complete\"} ",
+                      cut[] = "kvasir_tool_calls_total{result=\"cut\"} ";
+    const int64_t n[] = {metric(compiled), metric(cached), metric(complete), metric(cut)};
+    json_decref(answer("/v1/chat/completions", "{" CHAT ",\"tool_choice\":\"required\"}"));
+    is_int(metric(compiled), n[0], "a known schema is not compiled");
+    is_int(metric(cached), n[1] + 1, "its grammar is shared");
+    is_int(metric(complete), n[2] + 1, "a complete call is counted");
+    json_decref(answer("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]," TOOLS
+                                               ",\"tool_choice\":\"required\",\"max_tokens\":42}"));
+    is_int(metric(cut) + metric(complete), n[2] + n[3] + 2, "and one that was cut");
+    is_int(metric("kvasir_schema_total{result=\"unsupported\"} "), 1, "and the schema that is not supported");
+}
+
 static void check_refused(void)
 {
     char *text =
@@ -278,6 +296,7 @@ int main(void)
         check_pings();
         check_models();
         check_refused();
+        check_metrics();
     }
     if (v.sched) sched_stop(v.sched);
     http_stop(v.http);
