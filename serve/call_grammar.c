@@ -151,22 +151,35 @@ static grammar_node required(const composer *c, grammar_node functions)
     return sequence_of(c, &all);
 }
 
-/* Returns text with any number of calls. */
+/* Returns text with any number of calls, or of sections of calls. */
 static grammar_node voluntary(const composer *c, const char *open, grammar_node functions)
 {
-    sequence_parts call = {0};
-    add(&call, until(c, open, true));
-    add_text(c, &call, c->w->before + strlen(open));
+    const size_t skip = strlen(open);
+    sequence_parts all = {0}, call = {0}, between = {0};
+    add(&all, until(c, open, true));
+    add_text(c, &call, c->w->before + (c->w->first ? 0 : skip));
     add(&call, functions);
-    return grammar_repeat(c->b, sequence_of(c, &call), NOTHING, CALL_MOST);
+    if (!c->w->first) add(&all, sequence_of(c, &call));
+    else {
+        add_text(c, &between, c->w->separator);
+        add_text(c, &all, c->w->first + skip);
+        add(&all,
+            grammar_repeat(c->b, sequence_of(c, &call), between.n ? sequence_of(c, &between) : NOTHING, CALL_MOST));
+        add_text(c, &all, c->w->last);
+    }
+    return grammar_repeat(c->b, sequence_of(c, &all), NOTHING, CALL_MOST);
 }
 
 status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e)
 {
     const call_format *f = s->o.calls->format;
     composer c = {.s = s, .j = j, .w = &f->write};
+    const char *head = f->write.first ? f->write.first : f->write.before;
     grammar_node functions, root = -1;
-    if (!j->r.must_call && (f->write.first || strncmp(f->write.before, f->open, strlen(f->open)) != 0))
+    if (!head)
+        return err_set(e, ST_UNSUPPORTED,
+                       "tools: required and strict calls are not supported in this model's format (%s)", f->name);
+    if (!j->r.must_call && strncmp(head, f->open, strlen(f->open)) != 0)
         return err_set(e, ST_UNSUPPORTED, "tools: strict requires tool_choice required with this model's calls (%s)",
                        f->name);
     TRY(grammar_begin(&c.b, true, e));

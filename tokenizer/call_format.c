@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "tokenizer/call_tags.h"
+
 /* Steps of calls with a tag for the function and for each parameter. */
 #define TAGS(close, before, name_end, key_open, key_end, value_end, end)                                               \
     {                                                                                                                  \
@@ -16,6 +18,49 @@
             {.op = OP_WHITE}, {.op = OP_MARK, .mark = {close, before}, .next = {10, 2}},                               \
         {                                                                                                              \
             .op = OP_END                                                                                               \
+        }                                                                                                              \
+    }
+
+#define DSML_KEY   "<｜DSML｜parameter name=\""
+#define DSML_END   "</｜DSML｜invoke>"
+#define DSML_UNTIL "</｜DSML｜parameter>"
+
+/* Invocations in a section of DeepSeek, whose parameters say if they are text or JSON. */
+#define DSML(row, section)                                                                                             \
+    {                                                                                                                  \
+        .name = row, .marks = {"｜DSML｜", section}, .open = "<｜DSML｜" section ">",                                  \
+        .close = "</｜DSML｜" section ">", .steps = {                                                                  \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_MARK, .mark = {"<｜DSML｜invoke name=\""}, .next = {2}},                                         \
+            {.op = OP_NAME, .mark = {"\">"}, .next = {3}},                                                             \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_MARK, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}},                                             \
+            {.op = OP_KEY, .mark = {"\" string=\"true\">", "\" string=\"false\">"}, .next = {6, 7}},                   \
+            {.op = OP_VALUE, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}, .until = DSML_UNTIL, .types = TYPE_STRING}, \
+            {.op = OP_VALUE, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}, .until = DSML_UNTIL, .types = TYPE_ANY},    \
+            {.op = OP_CLOSE},                                                                                          \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_MARK, .mark = {"</｜DSML｜" section ">", "<｜DSML｜invoke name=\""}, .next = {11, 2}},           \
+            {.op = OP_END}                                                                                             \
+        }                                                                                                              \
+    }
+
+/* One object, or a list of objects, between two markers. */
+#define LIST(row, opening, closing, ...)                                                                               \
+    {                                                                                                                  \
+        .name = row, .write = {.first = opening "[", __VA_ARGS__, .end = "}", .separator = ", ", .last = "]" closing}, \
+        .marks = {opening}, .open = opening, .close = closing, .steps = {                                              \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_FORK, .next = {2, 5}},                                                                           \
+            {.op = OP_OBJECT},                                                                                         \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_MARK, .mark = {closing}, .next = {10}},                                                          \
+            {.op = OP_MARK, .mark = {"["}, .next = {6}},                                                               \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_OBJECT},                                                                                         \
+            {.op = OP_WHITE},                                                                                          \
+            {.op = OP_MARK, .mark = {",", "]"}, .next = {6, 3}},                                                       \
+            {.op = OP_END}                                                                                             \
         }                                                                                                              \
     }
 
@@ -86,6 +131,8 @@ const call_format call_formats[] = {
      .close = "</minimax:tool_call>",
      .steps = TAGS("</minimax:tool_call>", "<invoke name=\"", "\">", "<parameter name=\"", "\">", "</parameter>",
                    "</invoke>")},
+    DSML("dsml", "function_calls"),
+    DSML("dsml4", "tool_calls"),
     {.name = "glm",
      .write = {.before = "<tool_call>",
                .after = "\n",
@@ -118,6 +165,51 @@ const call_format call_formats[] = {
      .bare = "<function=",
      .after_bare = 2,
      .steps = TAGS("</tool_call>", "<function=", ">", "<parameter=", ">", "</parameter>", "</function>")},
+    {.name = "deepseek",
+     .write = {.first = "<｜tool▁calls▁begin｜>",
+               .before = "<｜tool▁call▁begin｜>",
+               .after = "<｜tool▁sep｜>",
+               .end = "<｜tool▁call▁end｜>",
+               .last = "<｜tool▁calls▁end｜>"},
+     .marks = {"<｜tool▁calls▁begin｜>"},
+     .open = "<｜tool▁calls▁begin｜>",
+     .close = "<｜tool▁calls▁end｜>",
+     .steps = {{.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<｜tool▁call▁begin｜>"}, .next = {2}},
+               {.op = OP_NAME, .mark = {"<｜tool▁sep｜>"}, .next = {3}},
+               {.op = OP_FORK, .next = {6, 4}}, /* R1: function, and the name in front of a block of code */
+               {.op = OP_NAME, .mark = {"```json"}, .next = {5}},
+               {.op = OP_WHITE},
+               {.op = OP_ARGS},
+               {.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<｜tool▁call▁end｜>", "```"}, .next = {9, 7}},
+               {.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>"}, .next = {11, 2}},
+               {.op = OP_END}}},
+    {.name = "kimi",
+     .marks = {"<|tool_calls_section_begin|>"},
+     .open = "<|tool_calls_section_begin|>",
+     .close = "<|tool_calls_section_end|>",
+     .steps = {{.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<|tool_call_begin|>"}, .next = {2}},
+               {.op = OP_PATH, .mark = {"<|tool_call_argument_begin|>"}, .next = {3}},
+               {.op = OP_WHITE},
+               {.op = OP_ARGS},
+               {.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<|tool_call_end|>"}, .next = {7}},
+               {.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<|tool_calls_section_end|>", "<|tool_call_begin|>"}, .next = {9, 2}},
+               {.op = OP_END}}},
+    {.name = "gemma4",
+     .marks = {"<|tool_call>"},
+     .open = "<|tool_call>",
+     .close = "<tool_call|>",
+     .steps = {{.op = OP_MARK, .mark = {"call:"}, .next = {1}},
+               {.op = OP_NAME, .mark = {"{"}, .next = {2}},
+               {.op = OP_BARE, .mark = {"<|\"|>"}},
+               {.op = OP_WHITE},
+               {.op = OP_MARK, .mark = {"<tool_call|>"}, .next = {5}},
+               {.op = OP_END}}},
     {.name = "hermes",
      .write = {.before = "<tool_call>\n{\"name\": \"",
                .after = "\", \"arguments\": ",
@@ -132,6 +224,10 @@ const call_format call_formats[] = {
                {.op = OP_WHITE},
                {.op = OP_MARK, .mark = {"</tool_call>"}, .next = {4}},
                {.op = OP_END}}},
+    LIST("nemotron", "<TOOLCALL>", "</TOOLCALL>", .before = "{\"name\": \"", .after = "\", \"arguments\": "),
+    LIST("granite", "<|tool_call|>", "<|/tool_call|>", .before = "{\"name\": \"", .after = "\", \"arguments\": "),
+    LIST("cohere", "<|START_ACTION|>", "<|END_ACTION|>", .before = "{\"tool_name\": \"",
+         .after = "\", \"parameters\": "),
     {.name = NULL}};
 
 const call_format *call_format_named(const char *name)

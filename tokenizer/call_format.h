@@ -14,10 +14,12 @@ typedef enum {
     OP_OBJECT, /* JSON object with name and arguments */
     OP_ARGS,   /* JSON object of the arguments */
     OP_NAME,   /* name of a function, up to a marker */
+    OP_PATH,   /* functions.NAME:NUMBER, which is the id, up to a marker */
     OP_ID,     /* id of a call, up to a marker */
     OP_KEY,    /* name of a parameter, up to a marker */
     OP_VALUE,  /* value of a parameter, up to `until` and, after white space, a marker */
     OP_CLOSE,  /* end of the parameters */
+    OP_BARE,   /* object of JSON after its brace, with bare keys and with a marker for the quotes of strings */
     OP_PYTHON  /* keyword arguments of a Python call whose values are strings, up to its parenthesis */
 } call_op;
 
@@ -28,6 +30,7 @@ typedef struct {
     const char *mark[2];
     int next[2]; /* steps after the markers; other steps continue with the next one */
     const char *until;
+    unsigned types; /* of a value, as in call_type; 0: those of the schema */
 } call_step;
 
 /* Texts of calls that are generated under a grammar. Calls: first, then one or more of before NAME after ARGS end, with

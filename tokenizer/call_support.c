@@ -15,8 +15,11 @@
 
 static void find_thinking(call_support *s, const tokenizer *t)
 {
-    static const char *const marks[][2] = {
-        {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}};
+    static const char *const marks[][2] = {{"<think>", "</think>"},
+                                           {"[THINK]", "[/THINK]"},
+                                           {"<seed:think>", "</seed:think>"},
+                                           {"<|START_THINKING|>", "<|END_THINKING|>"},
+                                           {"<|channel>thought\n", "<channel|>"}};
     const char *text = tokenizer_chat_text(t, true);
     for (size_t i = 0; text && i < sizeof marks / sizeof *marks && !s->think_close; i++) {
         if (!strstr(text, marks[i][1])) continue;
@@ -146,31 +149,39 @@ static bool reads(const call_support *s, const tokenizer *t, const json_t *tools
     return st == ST_OK && got.good && got.n == n && got.ended == n;
 }
 
-/* Renders a turn with n calls and reads it with each format whose marks the template has. False: the template raises or
- * no format fits. */
+/* Finds the format of which the tokens of a turn are n calls; false: none. The template's text names the candidates. */
+static bool find_format(call_support *s, const tokenizer *t, const json_t *tools, const token_list *before,
+                        const token_list *after, int n)
+{
+    const char *source = tokenizer_chat_text(t, true);
+    size_t k = 0;
+    while (k < before->n && k < after->n && before->ids[k] == after->ids[k]) k++;
+    for (s->format = call_formats; source && s->format->name; s->format++) {
+        find_special(s, t);
+        if (call_format_marked(s->format, source) && reads(s, t, tools, after->ids + k, after->n - k, n)) return true;
+    }
+    s->format = NULL;
+    return false;
+}
+
+/* Renders a turn with n calls and finds its format. False: the template raises or no format fits. The turn begins where
+ * it leaves the prompt, or at its header if the end of the prompt shares a part of a marker with it. */
 static bool probe_calls(call_support *s, const tokenizer *t, const json_t *tools, int n, bool text)
 {
     json_t *before = talk(0, false), *after = talk(n, text);
-    const char *source = tokenizer_chat_text(t, true);
-    chat_input in = {.messages = before, .tools = tools, .end = CHAT_REPLIES};
-    token_list a = {0}, b = {0};
+    token_list prompt = {0}, turn = {0};
+    bool found = false;
     err e = {0};
-    size_t k = 0;
-    bool found = chat_encode(t, &in, &a, &e) == ST_OK;
-    in.messages = after;
-    in.end = CHAT_ENDS;
-    found = found && source && chat_encode(t, &in, &b, &e) == ST_OK;
-    while (found && k < a.n && k < b.n && a.ids[k] == b.ids[k]) k++;
-    const call_format *f = call_formats;
-    for (; found && f->name; f++) {
-        s->format = f;
-        find_special(s, t);
-        if (call_format_marked(f, source) && reads(s, t, tools, b.ids + k, b.n - k, n)) break;
+    chat_input in = {.messages = after, .tools = tools, .end = CHAT_ENDS};
+    const bool good = chat_encode(t, &in, &turn, &e) == ST_OK;
+    in.messages = before;
+    for (int header = 0; header < 2 && good && !found; header++) {
+        prompt.n = 0;
+        in.end = header ? CHAT_ENDS : CHAT_REPLIES;
+        if (chat_encode(t, &in, &prompt, &e) == ST_OK) found = find_format(s, t, tools, &prompt, &turn, n);
     }
-    found = found && f->name;
-    if (!found) s->format = NULL;
-    token_list_free(&a);
-    token_list_free(&b);
+    token_list_free(&prompt);
+    token_list_free(&turn);
     json_decref(before);
     json_decref(after);
     return found;
@@ -192,7 +203,7 @@ static bool prints_tools(const tokenizer *t, const json_t *tools)
 
 status call_support_find(call_support *s, const tokenizer *t, const char *name, err *e)
 {
-    char list[120] = "";
+    char list[240] = "";
     *s = (call_support){0};
     find_thinking(s, t);
     json_t *tool = json_loads(TOOL, 0, NULL), *tools = json_pack("[o]", tool);

@@ -14,7 +14,8 @@ enum {
     TYPE_INTEGER = 8,
     TYPE_NUMBER = 16,
     TYPE_OBJECT = 32,
-    TYPE_ARRAY = 64
+    TYPE_ARRAY = 64,
+    TYPE_ANY = TYPE_NULL | TYPE_BOOLEAN | TYPE_INTEGER | TYPE_NUMBER | TYPE_OBJECT | TYPE_ARRAY /* other than text */
 };
 
 /* Types that a parameter of a function may have. */

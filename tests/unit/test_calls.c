@@ -18,6 +18,13 @@ typedef struct {
 #define QWEN(args)        "<tool_call>\n<function=w>\n" args "</function>\n</tool_call>"
 #define PARAM(key, value) "<parameter=" key ">\n" value "\n</parameter>\n"
 
+#define DSML(key, text, value) "<｜DSML｜parameter name=\"" key "\" string=\"" text "\">" value "</｜DSML｜parameter>\n"
+#define DSML_END               "</｜DSML｜invoke>\n"
+#define DEEPSEEK(calls)        "<｜tool▁calls▁begin｜>" calls "<｜tool▁calls▁end｜>"
+#define DS_CALL(name, args)    "<｜tool▁call▁begin｜>" name "<｜tool▁sep｜>" args "<｜tool▁call▁end｜>"
+#define KIMI(calls)            "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
+#define KIMI_CALL(name, args)  "<|tool_call_begin|>" name "<|tool_call_argument_begin|>" args "<|tool_call_end|>"
+
 /* think: NULL: no markers; "in": the reply starts inside thinking. */
 static const reply_row rows[] = {
     {"hermes", NULL, "Hi.", "T:Hi."},
@@ -104,6 +111,45 @@ static const reply_row rows[] = {
      "<minimax:tool_call>\n<invoke name=\"w\">\n<parameter name=\"city\">a</parameter>\n</invoke>\n<invoke "
      "name=\"v\">\n</invoke>\n</minimax:tool_call>",
      "C:w#({\"city\": \"a\"})|C:v#({})"},
+    {"dsml", NULL,
+     "ok\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"w\">\n" DSML("city", "true", "3")
+         DSML("days", "false", "3") DSML_END "<｜DSML｜invoke name=\"v\">\n" DSML_END "</｜DSML｜function_calls>",
+     "T:ok|C:w#({\"city\": \"3\", \"days\": 3})|C:v#({})"},
+    {"dsml4", NULL,
+     "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"w\">\n" DSML("city", "true", "</a> b")
+         DSML("tags", "false", "[{}, 1]") DSML_END "</｜DSML｜tool_calls>",
+     "C:w#({\"city\": \"</a> b\", \"tags\": [{}, 1]})"},
+    {"dsml", NULL, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"w\">\n" DSML("on", "false", "tru"),
+     "C:w#({\"on\": \"tru\"})"},
+    {"dsml", NULL, "<｜DSML｜function_calls>\nno", "T:<｜DSML｜function_calls>\nno"},
+    {"deepseek", NULL, "a" DEEPSEEK(DS_CALL("w", "{\"days\": 1}") DS_CALL("v", "{}")),
+     "T:a|C:w#({\"days\": 1})|C:v#({})"},
+    {"deepseek", NULL, DEEPSEEK(DS_CALL("function", "w\n```json\n{\"days\": 1}\n```") "\n" DS_CALL("v", "{}")),
+     "C:w#({\"days\": 1})|C:v#({})"},
+    {"deepseek", NULL, DEEPSEEK(DS_CALL("w", "{\"city\": \"<｜tool▁call▁end｜>")),
+     "C:w#({\"city\": \"<｜tool▁call▁end｜><｜tool▁call▁end｜><｜tool▁calls▁end｜>)"},
+    {"deepseek", NULL, DEEPSEEK(DS_CALL("w", "{\"days\": }")) "b", "C:w#({\"days\": )|T:b"},
+    {"kimi", NULL, "a " KIMI(KIMI_CALL("functions.w:0", "{\"days\": 1}") KIMI_CALL("functions.v.x:1", "{}")),
+     "T:a|C:w#functions.w:0({\"days\": 1})|C:v.x#functions.v.x:1({})"},
+    {"kimi", NULL, KIMI(KIMI_CALL("w", "{}")), "C:w#w({})"},
+    {"kimi", NULL, KIMI(KIMI_CALL("functions.:0", "{}")), "T:" KIMI(KIMI_CALL("functions.:0", "{}"))},
+    {"gemma4", NULL, "<|tool_call>call:w{city:<|\"|>a \"b\", {c:1}<|\"|>,days:3}<tool_call|>",
+     "C:w#({\"city\":\"a \\\"b\\\", {c:1}\",\"days\":3})"},
+    {"gemma4", NULL,
+     "<|tool_call>call:w{a:{b:[1,<|\"|>x<|\"|>,true],<|\"|>c "
+     "d<|\"|>:null},e:{},f:[]}<tool_call|><|tool_call>call:v{}<tool_call|>.",
+     "C:w#({\"a\":{\"b\":[1,\"x\",true],\"c d\":null},\"e\":{},\"f\":[]})|C:v#({})|T:."},
+    {"gemma4", NULL, "<|tool_call>call:w{city:<|\"|>Par", "C:w#({\"city\":\"Par)"},
+    {"gemma4", NULL, "<|tool_call>call:w{days:x}<tool_call|>", "C:w#({\"days\":)"},
+    {"nemotron", NULL,
+     "Let me\n<TOOLCALL>[{\"name\": \"w\", \"arguments\": {\"days\": 1}}, {\"name\": \"v\"}]</TOOLCALL>",
+     "T:Let me|C:w#({\"days\": 1})|C:v#({})"},
+    {"nemotron", NULL, "<TOOLCALL>{\"name\": \"w\", \"arguments\": {}}", "C:w#({})"},
+    {"granite", NULL, "<|tool_call|>[{\"name\": \"w\", \"arguments\": {\"days\": 1}}]", "C:w#({\"days\": 1})"},
+    {"cohere", NULL,
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"w\", \"parameters\": {\"days\": "
+     "1}}\n]<|END_ACTION|>",
+     "C:w#0({\"days\": 1})"},
     {NULL, NULL, "<tool_call>\n{\"name\": \"w\", \"arguments\": {}}\n</tool_call>",
      "T:<tool_call>\n{\"name\": \"w\", \"arguments\": {}}\n</tool_call>"},
 };
@@ -190,16 +236,38 @@ static void check_random(void)
                                         "{{<|python_tag|>}}",
                                         ".call(",
                                         "city=\"",
-                                        "\")"};
-    enum { REPLIES = 1000, PARTS = sizeof parts / sizeof *parts };
+                                        "\")",
+                                        "<｜DSML｜function_calls>",
+                                        "<｜DSML｜invoke name=\"w\">",
+                                        DSML("days", "false", "1"),
+                                        DSML("city", "true", "1"),
+                                        DSML_END,
+                                        "<｜tool▁calls▁begin｜>",
+                                        "<｜tool▁call▁begin｜>",
+                                        "<｜tool▁sep｜>",
+                                        "<｜tool▁call▁end｜>",
+                                        "```json",
+                                        "<|tool_calls_section_begin|>",
+                                        "<|tool_call_begin|>",
+                                        "functions.w:0",
+                                        "<|tool_call_argument_begin|>",
+                                        "<|tool_call>",
+                                        "call:w{",
+                                        "days:",
+                                        "<|\"|>",
+                                        "<tool_call|>",
+                                        "<TOOLCALL>",
+                                        "</TOOLCALL>"};
+    enum { REPLIES = 2000, PARTS = sizeof parts / sizeof *parts };
     unsigned seed = 1;
-    int different = 0, invalid = 0, called = 0;
+    int different = 0, invalid = 0, called = 0, n_formats = 0;
+    while (call_formats[n_formats].name) n_formats++;
     for (int k = 0; k < REPLIES; k++) {
-        char reply[1024] = "";
-        unsigned char cut[1024];
+        char reply[4096] = "";
+        unsigned char cut[4096];
         event_log whole, pieces;
         err e = {0};
-        call_rules r = rules_of(&(reply_row){.format = call_formats[k % 8].name, .think = k % 3 ? "" : NULL});
+        call_rules r = rules_of(&(reply_row){.format = call_formats[k % n_formats].name, .think = k % 3 ? "" : NULL});
         for (unsigned i = draw(&seed) % 24; i > 0; i--) strcat(reply, parts[draw(&seed) % PARTS]);
         for (size_t i = 0; i < sizeof cut; i++) cut[i] = (unsigned char)draw(&seed);
         if (parse_reply(&whole, &r, reply, strlen(reply), NULL, &e) != ST_OK) different++;
