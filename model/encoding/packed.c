@@ -157,6 +157,29 @@ static size_t stated_cols(const packed_matrix *p, const packed_tensors *t, size_
     return cols <= all && words_of((size_t)cols, p->bits) == words_of(all, p->bits) ? (size_t)cols : all;
 }
 
+/* Checks that the config's method is one that packs in this way, told by the name and the type of the codes. */
+static status check_method(const packed_tensors *t, const packed_claims *q, err *e)
+{
+    static const struct {
+        const char *suffix, *type, *methods; /* methods: those that do; others: all but these */
+        bool others;
+    } packings[] = {
+        {".qweight", "I32", "awq gptq", false},
+        {".weight_packed", "I32", "compressed-tensors", false},
+        {".weight", "I8", "compressed-tensors", false},
+        {".weight", "F8_E4M3", "awq gptq", true},
+    };
+    const char *suffix = strrchr(t->codes->name, '.');
+    for (size_t i = 0; suffix && q->method && i < sizeof packings / sizeof *packings; i++) {
+        if (strcmp(suffix, packings[i].suffix) != 0 || strcmp(t->codes->type, packings[i].type) != 0) continue;
+        if ((strstr(packings[i].methods, q->method) != NULL) != packings[i].others) return ST_OK;
+        return err_set(e, ST_FORMAT,
+                       "%s: tensor %s is %s, but the quantization of %s is \"%s\", which does not write it", t->file,
+                       t->codes->name, t->codes->type, q->file, q->method);
+    }
+    return ST_OK;
+}
+
 /* Sets the kind and the shape of the matrix from the codes. */
 static status open_codes(packed_matrix *p, const packed_tensors *t, const packed_claims *q, int bits, err *e)
 {
@@ -349,6 +372,7 @@ status packed_open(packed_matrix *p, const packed_tensors *t, const packed_claim
     if (p->scale_type == DT_COUNT)
         return err_set(e, ST_UNSUPPORTED, "%s: tensor %s has dtype %s; scales in F32, F16 and BF16 are supported",
                        t->file, t->scales->name, t->scales->type);
+    TRY(check_method(t, q, e));
     p->scales = t->scales->data;
     p->scale_bytes = t->scales->bytes;
     p->n_tensors = 2 + (t->zeros != NULL) + (t->order != NULL) + (t->shape != NULL);
