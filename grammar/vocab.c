@@ -18,32 +18,40 @@ static bool is_eos(const grammar_vocab *v, int32_t id)
     return false;
 }
 
-/* Reads the bytes of all text tokens. */
-static status read_bytes(grammar_vocab *v, const tokenizer *t, err *e)
+/* Reads the bytes of the text tokens from a stream of single tokens. */
+static status read_tokens(grammar_vocab *v, const tokenizer *t, token_stream *s, err *e)
 {
     size_t used = 0, cap = 0;
     const size_t n_ids = (size_t)tokenizer_n_ids(t) < v->vocab ? (size_t)tokenizer_n_ids(t) : v->vocab;
     TRY(MEM_ROOM(&v->bytes, &cap, 1, e));
     for (size_t id = 0; id < n_ids; id++) {
-        char *bytes;
+        const char *bytes;
         size_t n;
         if (is_eos(v, (int32_t)id)) continue;
         if (tokenizer_is_special(t, (int32_t)id)) {
             set_add(v->special, (int32_t)id);
             continue;
         }
-        TRY(tokenizer_bytes(t, (int32_t)id, &bytes, &n, e));
+        TRY(token_stream_push(s, (int32_t)id, &bytes, &n, e));
         if (n > TOKEN_BYTES_MAX) n = 0;
-        status st = MEM_ROOM(&v->bytes, &cap, used + n, e);
-        if (st == ST_OK && n) memcpy(v->bytes + used, bytes, n);
-        mem_free(bytes);
-        TRY(st);
+        TRY(MEM_ROOM(&v->bytes, &cap, used + n, e));
+        if (n) memcpy(v->bytes + used, bytes, n);
         v->tokens[id].n = (uint32_t)n;
         if (n) set_add(v->text, (int32_t)id);
         used += n;
     }
     for (size_t id = 0, at = 0; id < v->vocab; at += v->tokens[id++].n) v->tokens[id].bytes = v->bytes + at;
     return ST_OK;
+}
+
+static status read_bytes(grammar_vocab *v, const tokenizer *t, err *e)
+{
+    token_stream *s;
+    TRY(token_stream_create(&s, t, e));
+    token_stream_as_bytes(s);
+    status st = read_tokens(v, t, s, e);
+    token_stream_free(s);
+    return st;
 }
 
 /* Returns the number of characters of a token that consists of whole ones which need no escape, else 0. */
@@ -75,46 +83,65 @@ static status check_bytes(const grammar_vocab *v, err *e)
 
 /* ---- tries ---- */
 
+/* A token of n bytes. head: the first bytes, of which the first one is the highest. same: number of bytes in common
+ * with the token before it in the order. */
 typedef struct {
-    const vocab_token *t;
+    uint64_t head;
+    const char *bytes;
     int32_t id;
+    uint8_t n, same;
 } sortable;
+
+enum { HEAD = sizeof(uint64_t) };
+
+static sortable sortable_of(const vocab_token *t, int32_t id)
+{
+    sortable s = {.bytes = t->bytes, .id = id, .n = (uint8_t)t->n};
+    for (size_t i = 0; i < HEAD; i++) s.head = s.head << 8 | (i < t->n ? (unsigned char)t->bytes[i] : 0);
+    return s;
+}
 
 static int by_bytes(const void *a, const void *b)
 {
     const sortable *x = a, *y = b;
-    int order = memcmp(x->t->bytes, y->t->bytes, x->t->n < y->t->n ? x->t->n : y->t->n);
-    if (order == 0) order = (x->t->n > y->t->n) - (x->t->n < y->t->n);
+    if (x->head != y->head) return x->head < y->head ? -1 : 1;
+    int order = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
+    if (order == 0) order = (x->n > y->n) - (x->n < y->n);
     return order ? order : (x->id > y->id) - (x->id < y->id);
 }
 
-static size_t common(const vocab_token *a, const vocab_token *b)
+static uint8_t common(const sortable *a, const sortable *b)
 {
-    size_t n = 0;
-    while (n < a->n && n < b->n && a->bytes[n] == b->bytes[n]) n++;
-    return n;
+    const uint8_t least = a->n < b->n ? a->n : b->n;
+    uint64_t differ = a->head ^ b->head;
+    uint8_t n = differ ? 0 : HEAD;
+    for (; differ && !(differ >> 56); differ <<= 8) n++;
+    while (n >= HEAD && n < least && a->bytes[n] == b->bytes[n]) n++;
+    return n < least ? n : least;
 }
 
 /* Builds a trie of sorted tokens. */
-static status build_trie(grammar_vocab *v, trie *t, const sortable *list, size_t n, err *e)
+static status build_trie(grammar_vocab *v, trie *t, sortable *list, size_t n, err *e)
 {
     uint32_t open[TOKEN_BYTES_MAX + 1] = {0}; /* node of each depth on the current path */
     size_t nodes = 0, depth = 0;
-    for (size_t i = 0; i < n; i++) nodes += list[i].t->n - (i ? common(list[i - 1].t, list[i].t) : 0);
+    for (size_t i = 0; i < n; i++) {
+        list[i].same = i ? common(&list[i - 1], &list[i]) : 0;
+        nodes += (size_t)list[i].n - list[i].same;
+    }
     if (nodes >= NO_TOKEN) return err_set(e, ST_UNSUPPORTED, "the vocabulary is too large for constraints");
     TRY(MEM_NEW(&t->nodes, nodes, e));
     for (size_t i = 0; i < n; i++) {
-        const vocab_token *k = list[i].t;
-        const size_t same = i ? common(list[i - 1].t, k) : 0;
-        for (; depth > same; depth--) t->nodes[open[depth]].size = (uint32_t)(t->n - open[depth]) & 0xffffff;
+        const sortable *k = &list[i];
+        for (; depth > k->same; depth--) t->nodes[open[depth]].size = (uint32_t)(t->n - open[depth]) & 0xffffff;
         for (; depth < k->n; t->n++) {
             const unsigned char byte = (unsigned char)k->bytes[depth++];
             open[depth] = (uint32_t)t->n;
             t->nodes[t->n] = (trie_node){.token = NO_TOKEN, .byte = byte, .depth = (uint8_t)depth};
         }
         trie_node *end = &t->nodes[open[depth]];
-        if (end->token != NO_TOKEN) v->tokens[list[i].id].same = (int32_t)end->token;
-        end->token = (uint32_t)list[i].id & 0xffffff;
+        if (end->token != NO_TOKEN) v->tokens[k->id].same = (int32_t)end->token;
+        end->token = (uint32_t)k->id & 0xffffff;
     }
     for (; depth > 0; depth--) t->nodes[open[depth]].size = (uint32_t)(t->n - open[depth]) & 0xffffff;
     return ST_OK;
@@ -129,7 +156,7 @@ static status build_tries(grammar_vocab *v, err *e)
         size_t n = 0;
         for (size_t id = 0; id < v->vocab; id++)
             if (v->tokens[id].n && (v->tokens[id].characters > 0) == whole)
-                list[n++] = (sortable){&v->tokens[id], (int32_t)id};
+                list[n++] = sortable_of(&v->tokens[id], (int32_t)id);
         qsort(list, n, sizeof *list, by_bytes);
         st = build_trie(v, whole ? &v->whole : &v->rest, list, n, e);
     }
@@ -150,10 +177,10 @@ static status build_sets(grammar_vocab *v, err *e)
     for (size_t id = 0; id < v->vocab; id++) {
         const uint32_t n = v->tokens[id].characters;
         if (n == 0) continue;
-        for (uint32_t k = n; k <= ROOM_SETS; k++) set_add(v->room + (k - 1) * v->n_words, (int32_t)id);
-        set_add(v->room + ROOM_SETS * v->n_words, (int32_t)id);
+        set_add(v->room + (n > ROOM_SETS ? ROOM_SETS : n - 1) * v->n_words, (int32_t)id);
         if (n > ROOM_SETS) v->longest[v->n_longest++] = (int32_t)id;
     }
+    for (size_t i = v->n_words; i < (ROOM_SETS + 1) * v->n_words; i++) v->room[i] |= v->room[i - v->n_words];
     return ST_OK;
 }
 

@@ -58,6 +58,12 @@ void token_stream_keep_special(token_stream *s)
     s->keep_special = true;
 }
 
+void token_stream_as_bytes(token_stream *s)
+{
+    s->keep_special = s->as_bytes = true;
+    s->at_start = false;
+}
+
 void token_stream_free(token_stream *s)
 {
     if (!s) return;
@@ -228,8 +234,7 @@ status tokenizer_bytes(const tokenizer *t, int32_t id, char **out, size_t *len, 
     *out = NULL;
     *len = 0;
     TRY(token_stream_create(&s, t, e));
-    s->keep_special = s->as_bytes = true;
-    s->at_start = false;
+    token_stream_as_bytes(s);
     status st = push(s, id, e);
     if (st == ST_OK) st = put(&s->out, "", 0, e);
     if (st == ST_OK) {

@@ -89,6 +89,8 @@ status token_stream_create(token_stream **out, const tokenizer *t, err *e);
 void token_stream_free(token_stream *s);
 /* Special tokens give their spelling. */
 void token_stream_keep_special(token_stream *s);
+/* Gives each token as its own bytes, as tokenizer_bytes does: also halves of characters and special tokens. */
+void token_stream_as_bytes(token_stream *s);
 status token_stream_push(token_stream *s, int32_t id, const char **text, size_t *len, err *e);
 status token_stream_end(token_stream *s, const char **text, size_t *len, err *e);
 
