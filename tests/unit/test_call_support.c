@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "tests/tap.h"
+#include "tests/unit/calls_util.h"
+#include "tokenizer/call_reply.h"
 #include "tokenizer/call_support.h"
 #include "tokenizer/chat.h"
 
@@ -65,6 +67,87 @@ static const char *shown(const char *text)
     return text ? text : "none";
 }
 
+/* ---- round trips ---- */
+
+static const char round_tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"get_it\",\"description\":\"d\","
+                                  "\"parameters\":{\"type\":\"object\","
+                                  "\"properties\":{\"s\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},\"o\":{"
+                                  "\"type\":\"object\"},\"l\":{\"type\":"
+                                  "\"array\"}}}}}]";
+
+/* Arguments, of which strings hold what formats use as markers. */
+static const char *const round_args[] = {
+    "{\"s\":\"a \\\"b\\\" \\\\ {c: [1]} \\u00e4\\u4e2d\",\"n\":-12,\"o\":{\"k\":[true,{\"z\":\"}\"}]},\"l\":[]}",
+    "{\"s\":\"first\\nsecond\\n\\n  third\",\"l\":[1,\"two\",[]]}",
+    "{\"s\":\"</tool_call> <tool_call> [TOOL_CALLS] </parameter> </arg_value> ]\"}",
+    "{\"s\":\"<|tool_call_end|> <\uff5ctool\u2581call\u2581end\uff5c> </TOOLCALL> <|END_ACTION|> "
+    "<tool_call|>\",\"n\":0}",
+};
+
+/* Renders a turn with a call; ids from *from on are its tokens, with the header of the turn unless `whole`. */
+static bool render_turn(const json_t *tools, const json_t *args, bool whole, token_list *ids, size_t *from)
+{
+    json_t *talk = json_pack("[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:O}}]}]", "role", "user", "content", "q",
+                             "role", "assistant", "content", "", "tool_calls", "id", "abcdefgh1", "type", "function",
+                             "function", "name", "get_it", "arguments", args);
+    json_t *before = json_pack("[O]", json_array_get(talk, 0));
+    token_list prompt = {0};
+    err e = {0};
+    chat_input in = {.messages = talk, .tools = tools, .end = CHAT_ENDS};
+    bool good = chat_encode(tok, &in, ids, &e) == ST_OK;
+    in.messages = before;
+    in.end = whole ? CHAT_REPLIES : CHAT_ENDS;
+    good = good && chat_encode(tok, &in, &prompt, &e) == ST_OK;
+    while (*from < prompt.n && *from < ids->n && prompt.ids[*from] == ids->ids[*from]) ++*from;
+    token_list_free(&prompt);
+    json_decref(before);
+    json_decref(talk);
+    return good;
+}
+
+/* Reads a rendered call; true if it is one call with these arguments. */
+static bool comes_back(const call_support *s, const json_t *tools, const json_t *args, const token_list *ids,
+                       size_t from)
+{
+    static event_log log;
+    const call_rules rules = {.format = s->format, .tools = tools, .special = s->special};
+    call_parser *p = NULL;
+    token_stream *stream = NULL;
+    err e = {0};
+    log = (event_log){.what = -1, .valid = true};
+    status st = call_parser_open(&p, &rules, log_event, &log, &e);
+    if (st == ST_OK) st = token_stream_create(&stream, tok, &e);
+    if (st == ST_OK) token_stream_keep_special(stream);
+    for (size_t i = from; i < ids->n && st == ST_OK && !tokenizer_is_eos(tok, ids->ids[i]); i++)
+        st = call_reply_token(p, stream, tok, ids->ids[i], &e);
+    if (st == ST_OK) st = call_reply_end(p, stream, &e);
+    call_parser_free(p);
+    token_stream_free(stream);
+    const char *call = st == ST_OK ? strstr(log.text, "C:get_it#") : NULL, *at = call ? strchr(call, '(') : NULL;
+    json_t *got = at ? json_loads(at + 1, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    const bool same = got && json_equal(got, args) && log.valid && !strstr(call + 1, "C:get_it#");
+    if (!same) printf("# %s: %s\n", s->format->name, log.text);
+    json_decref(got);
+    return same;
+}
+
+/* Calls that the selected template renders are read back. */
+static void check_round(const call_support *s, const char *name)
+{
+    json_t *tools = json_loads(round_tools, 0, NULL);
+    const size_t skip = strcmp(s->format->name, "seed") == 0 ? 2 : 0; /* prints nested values in Python's spelling */
+    for (size_t i = skip; i < sizeof round_args / sizeof *round_args; i++) {
+        json_t *args = json_loads(round_args[i], 0, NULL);
+        token_list ids = {0};
+        size_t from = 0;
+        const bool good = render_turn(tools, args, s->format->whole, &ids, &from);
+        ok(good && comes_back(s, tools, args, &ids, from), "%s: call %zu comes back", name, i);
+        token_list_free(&ids);
+        json_decref(args);
+    }
+    json_decref(tools);
+}
+
 static void check_published(void)
 {
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
@@ -81,6 +164,7 @@ static void check_published(void)
         is_ok(call_support_find(&s, tok, NULL, &e), &e, "it is probed");
         is_str(shown(s.format ? s.format->name : NULL), shown(published[i][1]), "%s: its format", published[i][0]);
         is_str(shown(s.think_open), shown(published[i][2]), "%s: its thinking", published[i][0]);
+        if (s.format) check_round(&s, published[i][0]);
     }
 }
 
