@@ -165,6 +165,11 @@ static status search_all(search *s)
         snprintf(p, sizeof p, "%s/%s/*.gguf", owner, s->name);
         TRY(match(s, join_home(NULL, ".lmstudio/models"), p, add));
     }
+    if (s->owner[0] && s->tag[0]) { /* a quantization of a repository */
+        snprintf(p, sizeof p, "models--%s--%s/snapshots/*/*%s*.gguf", owner, s->name, s->tag);
+        TRY(match(s, hub(), p, add_snapshot));
+        if (s->n) return ST_OK;
+    }
     snprintf(p, sizeof p, "manifests/*/%s/%s/%s", owner, s->name, s->tag[0] ? s->tag : "latest");
     return match(s, join_home("OLLAMA_MODELS", ".ollama/models"), p, add_blob);
 }
@@ -209,6 +214,12 @@ static status missing(const search *s, const char *name, err *e)
         return err_set(e, ST_IO,
                        "-m %s: not found; 'hf download %s' gets it from Hugging Face, or give a folder or GGUF file",
                        name, name);
+    if (s->owner[0] && s->name[0])
+        return err_set(
+            e, ST_IO,
+            "-m %s: not found; 'hf download %s/%s --include \"*%s*\"' or 'ollama pull %s' gets it, or give a "
+            "folder or GGUF file",
+            name, s->owner, s->name, s->tag, name);
     if (s->name[0] && s->tag[0])
         return err_set(e, ST_IO,
                        "-m %s: not found; 'ollama pull %s' gets it from Ollama, or give a folder or GGUF file", name,

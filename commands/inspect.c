@@ -169,7 +169,9 @@ static status print_ids(const token_list *l, err *e)
 static status encode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    unsigned flags = (v->o->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->o->special ? TOKENIZE_SPECIAL : 0);
+    const bool has_bos = v->o->special && tokenizer_begins_with_bos(v->t, text, n);
+    const unsigned flags =
+        (v->o->bos && !has_bos ? TOKENIZE_BOS : 0) | (unsigned)(v->o->special ? TOKENIZE_SPECIAL : 0);
     status st = tokenizer_encode(v->t, text, n, flags, &l, e);
     if (st == ST_OK) st = print_ids(&l, e);
     count(v, l.n, n);
@@ -470,7 +472,7 @@ static const cli_option tokenize_rows[] = {
     OPTION("jsonl", NULL, FLAG, AT(tokenize_options, jsonl),
            "read lines {\"text\": ...}; write one line of ids for each"),
     OPTION("decode", NULL, FLAG, AT(tokenize_options, decode), "convert ids to text"),
-    OPTION("bos", NULL, FLAG, AT(tokenize_options, bos), "prepend BOS"),
+    OPTION("bos", NULL, FLAG, AT(tokenize_options, bos), "prepend BOS, unless --special finds it there"),
     OPTION("special", NULL, FLAG, AT(tokenize_options, special),
            "read the spellings of special tokens as these tokens"),
     {0}};

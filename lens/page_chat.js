@@ -278,6 +278,8 @@ async function meet(known) {
     const { data: [m] } = await (await check(await fetch("/v1/models", { headers: headers() }))).json();
     setModel(m.id);
     context = m.max_model_len || 0;
+    const { tool_calls: calls, thinking } = m.kvasir || {};
+    $("supports").textContent = (calls ? "tool calls: " + calls : "no tool calls") + (thinking ? ", thinking" : "");
     if ($("notice-do").textContent === "Enter the key") notice();
     if (m.id === known) return;
     const body = JSON.stringify({ messages: [{ role: "user", content: "a" }] });

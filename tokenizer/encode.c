@@ -105,12 +105,17 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned
     return st;
 }
 
-status tokenizer_encode_prompt(const tokenizer *t, const char *text, size_t n, bool bos, token_list *out, err *e)
+bool tokenizer_begins_with_bos(const tokenizer *t, const char *text, size_t n)
 {
     size_t start, end;
     const marked_text m = {text, n, NULL, false};
     const added_token *first = added_find(&t->added, m, 0, false, &start, &end);
-    const bool has_bos = first && start == 0 && first->id == t->bos;
+    return first && start == 0 && first->id == t->bos;
+}
+
+status tokenizer_encode_prompt(const tokenizer *t, const char *text, size_t n, bool bos, token_list *out, err *e)
+{
+    const bool has_bos = tokenizer_begins_with_bos(t, text, n);
     return tokenizer_encode(t, text, n, TOKENIZE_SPECIAL | (bos && t->adds_bos && !has_bos ? TOKENIZE_BOS : 0), out, e);
 }
 

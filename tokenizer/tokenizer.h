@@ -56,6 +56,8 @@ enum {
 /* Appends the ids of text[0..n) to out. Accepts any bytes: invalid UTF-8 is encoded with byte tokens, or as U+FFFD if
  * the vocabulary has none. */
 status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, token_list *out, err *e);
+/* True if a text begins with the spelling of BOS. */
+bool tokenizer_begins_with_bos(const tokenizer *t, const char *text, size_t n);
 /* Appends the ids of a prompt that is no chat, as every interface reads it: with TOKENIZE_SPECIAL and, if bos is set
  * and the tokenizer adds it by default, TOKENIZE_BOS. A prompt that begins with BOS gets no second one. */
 status tokenizer_encode_prompt(const tokenizer *t, const char *text, size_t n, bool bos, token_list *out, err *e);

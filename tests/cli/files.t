@@ -134,6 +134,8 @@ check "stays as it was" cmp "$tmp/one.kv" "$tmp/two.kv"
 refused 1 "-o /dev/full: not a regular file" "results in a device" eval niah -m "$m" --ctx 512 --trials 1 -o /dev/full
 mkdir "$tmp/d" && refused 1 "neither a regular file nor a pipe" "a report over a folder" generate -m "$m" -p x --json "$tmp/d"
 gen -p - --json "$tmp/two words ö.json" >"$tmp/out"
+for text in a '<|begin_of_text|>a'; do printf %s "$text" | "$RUN" tokenize -m "$m" --special --bos --quiet; done >"$tmp/ids"
+check "--bos adds no second BOS" test "$(sort -u "$tmp/ids" | wc -l)" -eq 1
 check "-p - is a text" grep -q "\"prompt_tokens\": $(printf - | "$RUN" tokenize -m "$m" --special --bos | wc -w)," "$tmp/two words ö.json"
 cp -R "$m" "$tmp/mö del"
 run generate -m "$tmp/mö del" -p x -n 1 --json /dev/stderr --quiet

@@ -19,6 +19,14 @@ found tiny "$hub/models--acme--tiny/snapshots/0123" "Hugging Face: by name"
 found acme/tiny "$hub/models--acme--tiny/snapshots/0123" "by owner and name"
 run info -m other/tiny
 is_refusal 1 "-m other/tiny: not found; 'hf download other/tiny'" "another owner: how to download it"
+mkdir -p "$hub/models--acme--tiny-GGUF/snapshots/4"
+run info -m acme/tiny-GGUF:Q4_0
+is_refusal 1 "-m acme/tiny-GGUF:Q4_0: not found; 'hf download acme/tiny-GGUF --include" "a quantization that is missing"
+: >"$hub/models--acme--tiny-GGUF/snapshots/4/tiny-Q8_0.gguf"
+: >"$hub/models--acme--tiny-GGUF/snapshots/4/tiny-Q4_0.gguf"
+run info -m acme/tiny-GGUF:Q4_0
+check "one that is there" grep -q "snapshots/4/tiny-Q4_0.gguf: " "$tmp/err"
+rm -r "$hub/models--acme--tiny-GGUF"
 run info -m tyny
 is_refusal 1 "-m tyny: no such folder or file, and no downloaded model of this name; scripts/get_model" "an unknown name"
 for path in "$tmp/a/b" a/b/c ./tiny acme/tiny.gguf tests/tiny no.gguf; do
