@@ -290,6 +290,33 @@ static grammar *build_calls(bool ends, err *e)
     return g;
 }
 
+/* Free text with sections, each of which is a list of calls. */
+static void check_sections(void)
+{
+    static const char *const names[] = {"f", "fg"};
+    err e = {0};
+    grammar_builder *b;
+    grammar *g = NULL;
+    grammar_run *r = NULL;
+    if (!is_ok(grammar_begin(&b, true, &e), &e, "a grammar")) return;
+    const grammar_node args[] = {grammar_object(b), grammar_object(b)}, names_node = grammar_names(b, names, args, 2);
+    const grammar_node call[] = {grammar_text(b, "{", 1), names_node, grammar_text(b, "}", 1)};
+    const grammar_node list = grammar_repeat(b, grammar_sequence(b, call, 3), grammar_text(b, ", ", 2), 128);
+    const grammar_node all[] = {grammar_free(b, "[T]", -1, true), grammar_text(b, "[", 1), list,
+                                grammar_text(b, "]", 1)};
+    grammar_finish(&g, b, grammar_repeat(b, grammar_sequence(b, all, 4), -2, 128), &e);
+    if (!is_ok(e.code, &e, "sections build") || !is_ok(grammar_run_create(&r, g, words.v, &e), &e, "a run")) return;
+    ok(follows(r, "a {x} [") && grammar_run_may_end(r) && differing(r) == 0, "free text before a section");
+    ok(follows(r, "T][{f{}") && !grammar_run_may_end(r) && differing(r) == 0, "a section has calls only");
+    ok(!follows(r, "]"), "a call is completed");
+    grammar_run_back(r, 1);
+    ok(follows(r, "}, {fg{\"a\": 1}}") && differing(r) == 0, "a second call");
+    ok(!grammar_run_may_end(r) && follows(r, "]") && grammar_run_may_end(r), "the section ends");
+    ok(follows(r, " and {[T][{f{}}]") && grammar_run_may_end(r), "text and another section");
+    grammar_run_free(r);
+    grammar_drop(g);
+}
+
 static void check_calls(void)
 {
     err e = {0};
@@ -414,6 +441,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_SAMPLES; i++) check_masks(samples[i], &random);
     for (size_t i = 0; i < N_SAMPLES; i++) check_documents(samples[i], &random);
     check_calls();
+    check_sections();
     check_thinking();
     check_back();
     check_nesting();
