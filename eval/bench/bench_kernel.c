@@ -22,6 +22,7 @@ enum {
     PAGE = 16,                /* tokens per page of quest */
     GROUP = 32,               /* tokens per group of fier */
     CHUNK = BENCH_KERNEL_CTX, /* query rows of a prompt */
+    VERIFIED = 5,             /* query rows of a verification of four drafted tokens */
     COLD_BYTES = 64 << 20,    /* bytes read by a sample on the CPU, */
     DEVICE_BYTES = 512 << 20, /* and on a device; more than the caches hold */
     PATTERN = 1 << 20,        /* random halves, repeated to fill a buffer */
@@ -148,15 +149,15 @@ static status make_rows(rig *r, size_t n_tok, err *e)
     return random_halves(r, &r->v, r->n_layers * r->layer, e);
 }
 
-/* Allocates rows of which a step reads n tokens, in more layers than a cache holds. lists: different lists per
- * layer. */
-static status make_cold_rows(rig *r, kernel_result *k, int64_t n, size_t lists, err *e)
+/* Allocates rows of which a step of n_tok queries reads n tokens, in more layers than a cache holds. lists: different
+ * lists per layer. */
+static status make_cold_rows(rig *r, kernel_result *k, size_t n_tok, int64_t n, size_t lists, err *e)
 {
     const kernel_shape *s = r->s;
     cold(r, 2 * s->n_kv_heads * (size_t)n * row_bytes(r), lists);
     k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)n;
     k->need = 2 * (double)row_bytes(r) * k->units;
-    return make_rows(r, 1, e);
+    return make_rows(r, n_tok, e);
 }
 
 static void prefill_step(rig *r, size_t i)
@@ -192,7 +193,26 @@ static void decode_step(rig *r, size_t i)
 
 static status decode_make(rig *r, kernel_result *k, err *e)
 {
-    return make_cold_rows(r, k, r->s->ctx, 1, e);
+    return make_cold_rows(r, k, 1, r->s->ctx, 1, e);
+}
+
+/* Row t sees one key more than the row before. */
+static void verify_step(rig *r, size_t i)
+{
+    attn_job j[VERIFIED];
+    size_t row = r->s->n_heads * r->s->head_dim * sizeof(float);
+    for (size_t t = 0; t < VERIFIED; t++) {
+        j[t] = job_of(r, i % r->n_layers, 1);
+        j[t].q = buf_at(r->q, t * row);
+        j[t].out = buf_at(r->out, t * row);
+        j[t].n_max -= (int64_t)(VERIFIED - 1 - t);
+    }
+    r->be->ops->attn_decode(r->be, j, VERIFIED);
+}
+
+static status verify_make(rig *r, kernel_result *k, err *e)
+{
+    return make_cold_rows(r, k, VERIFIED, r->s->ctx, 1, e);
 }
 
 static void list_step(rig *r, size_t i)
@@ -236,7 +256,7 @@ static status make_lists(rig *r, size_t run, err *e)
 static status list_make(rig *r, kernel_result *k, err *e)
 {
     int64_t run = (int64_t)r->kind->run;
-    TRY(make_cold_rows(r, k, r->s->budget / run * run, LISTS, e));
+    TRY(make_cold_rows(r, k, 1, r->s->budget / run * run, LISTS, e));
     return make_lists(r, (size_t)run, e);
 }
 
@@ -398,6 +418,7 @@ static status topk_make(rig *r, kernel_result *k, err *e)
 static const kernel_kind kernels[] = {
     {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false},
     {"decode attention", TOKEN, decode_make, decode_step, 0, false, false},
+    {"verification, 5 rows", TOKEN, verify_make, verify_step, 0, false, false},
     {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false},
     {"single tokens", TOKEN, list_make, list_step, 1, false, false},
     {"quest score", TOKEN, quest_make, quest_step, 0, false, false},
