@@ -132,7 +132,7 @@ NVCC_V_ = $(NVCC_V_@AM_DEFAULT_V@)
 NVCC_V_0 = @echo "  NVCC     $@";
 .cu.o:
 	@$(MKDIR_P) $(@D)/$(DEPDIR)
-	$(NVCC_V)$(NVCC) -ccbin "$(NVCC_CCBIN)" -std=c++17 $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
+	$(NVCC_V)$(NVCC) -ccbin "$(NVCC_CCBIN)" -std=c++17 -fmad=false $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
 	  -Xcompiler -Wall $(foreach f,$(PIC_FLAGS),-Xcompiler $f) -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).Pcu -c -o $@ $<
 -include $(wildcard kernels/cuda/$(DEPDIR)/*.Pcu)
 distclean-local:

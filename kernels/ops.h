@@ -7,6 +7,7 @@
  * the number of tokens) are arguments. Values that ops compute (scores, lists, budgets) are read from buffers.
  * A decode step is recorded again each time and its graph takes the new arguments, as long as the ops and their order
  * stay the same. Numbers named *_max or `most` are host bounds.
+ * The sign and payload of a NaN result are unspecified.
  * Every op is deterministic and row-independent: a row's bits do not depend on the other rows of the call or on the
  * thread count (a vendor's GEMM is exempt). */
 #ifndef KERNELS_OPS_H
@@ -252,10 +253,12 @@ typedef struct comm comm; /* comm.h */
 /* Number of host slots for backend_send, and bytes of each. */
 enum { BACKEND_SLOTS = 4, BACKEND_SLOT_BYTES = 1024 };
 
-/* Upper bounds of future decode steps: rows, heads and their size, keys of a row, numbers of a row of activations. */
+/* Upper bounds of future decode steps: rows, heads and their size, keys of a row, numbers of a row of activations; and
+ * rows of prompts. exact: as in `linear`. */
 typedef struct {
-    size_t rows, n_heads, head_dim, width;
+    size_t rows, n_heads, head_dim, width, prompt_rows;
     int64_t n_keys;
+    bool exact;
 } step_size;
 
 #define CORE_OPS(OP, own, plain)                                                                                       \
@@ -265,7 +268,7 @@ typedef struct {
     OP(plain, void, free, (backend *, buf, size_t bytes))                                                              \
     /* Makes host memory that outlives the buffer readable by ops. CPU returns the same address. */                    \
     OP(plain, status, import, (backend *, buf * out, const void *host, size_t bytes, err *e))                          \
-    /* Allocates the scratch memory of such steps now, so that the steps allocate none. */                             \
+    /* Allocates the scratch memory of such steps and prompts now, so that they allocate none. */                      \
     OP(plain, status, reserve, (backend *, const step_size *, err *e))                                                 \
     OP(plain, void, release, (backend *, buf, size_t bytes))                                                           \
     OP(plain, void, upload, (backend *, buf dst, const void *src, size_t bytes))                                       \
@@ -343,6 +346,7 @@ typedef struct {
 
 typedef struct {
     size_t chunk;         /* backend_chunk(be, 0) */
+    size_t short_chunk;   /* the same, where the decode steps of other sequences wait for it */
     bool at_once;         /* alloc takes all its memory at once, not when it is written, and discard returns none */
     bool imports_copy;    /* import takes memory, counted in `available` */
     bool queues;          /* ops run after the call that queues them */

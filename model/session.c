@@ -117,7 +117,7 @@ status session_longest(int64_t *n, const model *m, const decoder_options *o, con
     return session_check(m, o, spec, size, e);
 }
 
-/* Reserves the backend's scratch for decode steps over n_tokens. */
+/* Reserves the backend's scratch for prompts and for decode steps over n_tokens. */
 static status reserve(decoder *d, int64_t n_tokens, err *e)
 {
     const model_config *c = &d->m->config;
@@ -129,7 +129,9 @@ static status reserve(decoder *d, int64_t n_tokens, err *e)
                             .n_heads = (size_t)c->n_heads,
                             .head_dim = (size_t)c->head_dim,
                             .width = (size_t)width,
-                            .n_keys = n_tokens};
+                            .prompt_rows = d->opt.chunk,
+                            .n_keys = n_tokens,
+                            .exact = d->opt.exact};
     return d->be->ops->reserve(d->be, &most, e);
 }
 

@@ -32,6 +32,7 @@ static void cpu_close(backend *be)
 OP_FAMILIES(CPU_TABLE)
 
 static const backend_ops cpu_ops = {.chunk = 512,
+                                    .short_chunk = 64,
                                     .tier = &ref_tier,
                                     .qblocks = QBLOCK_TYPES,
                                     .host = &ref_host,

@@ -13,7 +13,10 @@
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/ops_tier.h"
 
-enum { OLDEST = 80 }; /* compute capability 8.0 */
+enum {
+    OLDEST = 80,     /* compute capability 8.0 */
+    KEPT = 256 << 20 /* bytes left free for scratch that no plan counts; less on a small device */
+};
 
 /* ---- faults ---- */
 
@@ -27,6 +30,16 @@ bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...)
     va_end(ap);
     err_set(&be->fault, ST_DEVICE, "%s: %s: %s", be->name, op, cudaGetErrorString(rc));
     return false;
+}
+
+/* The device that cuda_use_device made current in this thread. */
+static thread_local int current = -1;
+
+void cuda_use_device(backend *be)
+{
+    int device = cuda_of(be)->device;
+    if (current == device) return;
+    if (cuda_check(be, cudaSetDevice(device), "selecting the device")) current = device;
 }
 
 /* Waits for the queue; errors of queued work appear here. */
@@ -163,8 +176,8 @@ status cuda_reserve(backend *be, const step_size *s, err *e)
     cuda_ctx *c = cuda_of(be);
     c->most_jobs = max(c->most_jobs, min(s->rows, (size_t)CUDA_JOBS));
     cuda_decode_reserve(be, s->rows, s->n_heads, s->head_dim, s->n_keys);
-    if (be->fault.code == ST_OK)
-        cuda_room(be, &c->rounded, 2 * s->rows * s->width, sizeof(float), "rounded activations");
+    size_t steps = 2 * s->rows * s->width, prompts = cuda_linear_room(s->prompt_rows, s->width, s->exact);
+    if (be->fault.code == ST_OK) cuda_room(be, &c->rounded, max(steps, prompts), sizeof(float), "rounded activations");
     return cuda_reserved(be, e);
 }
 
@@ -180,9 +193,11 @@ bool cuda_map_file(backend *, buf, size_t, int, uint64_t)
 
 size_t cuda_available(backend *be)
 {
-    size_t free_bytes = 0, total;
-    cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "querying free memory");
-    return free_bytes;
+    size_t free_bytes = 0, total = 0;
+    cuda_use_device(be);
+    if (!cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "querying free memory")) return 0;
+    size_t kept = min((size_t)KEPT, total / 64);
+    return free_bytes > kept ? free_bytes - kept : 1; /* 0 would mean unknown */
 }
 
 void cuda_sync(backend *be)
@@ -234,7 +249,8 @@ static void close_backend(backend *be)
     cuda_ctx *c = cuda_of(be);
     if (!c) return;
     cuda_step_end(be);
-    cuda_step_close(c); /* graphs first, since they may hold kernels of the libraries */
+    if (c->stream) cudaStreamSynchronize(c->stream); /* kernels may still access pinned memory */
+    cuda_step_close(c);                              /* graphs first, since they may hold kernels of the libraries */
     cuda_gemm_destroy(c->gemm);
     cuda_nccl_free(c->nccl);
     /* After a fault these calls fail too; their errors are ignored. */
@@ -255,6 +271,7 @@ OP_FAMILIES(CUDA_TABLE)
 
 /* A chunk reads all weights: 2,048 rows are 2,048 operations per byte of bf16 weights, and an H100 needs 300. */
 static const backend_ops cuda_ops = {.chunk = 2048,
+                                     .short_chunk = 1024,
                                      .at_once = true,
                                      .imports_copy = true,
                                      .queues = true,
@@ -287,6 +304,7 @@ static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capab
     int major = 0, minor = 0;
     cudaDeviceProp prop;
     cudaError_t rc = cudaSetDevice(c->device);
+    current = rc == cudaSuccess ? c->device : -1;
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->device);
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->device);
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&c->n_sm, cudaDevAttrMultiProcessorCount, c->device);
@@ -344,8 +362,9 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
         close_backend(be);
         return st;
     }
-    c->gemm = cuda_gemm_create(index, c->stream);
-    if (!c->gemm) warn_no_gemm(be);
+    bool left_out = getenv("KVASIR_NO_CUBLASLT") != NULL;
+    if (!left_out) c->gemm = cuda_gemm_create(index, c->stream);
+    if (!c->gemm && !left_out) warn_no_gemm(be);
     be->ops = &cuda_ops;
     be->close = close_backend;
     be->n_threads = 1;

@@ -296,7 +296,7 @@ void cuda_block_score(backend *be, buf score, buf probe, const block_index *x, s
 static __global__ void __launch_bounds__(BLOCK) weigh_k(float *score, const float *other, item_range n, float by)
 {
     int64_t b = n.lo + (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (b < n.hi) score[b] += by * other[b];
+    if (b < n.hi) score[b] = __fadd_rn(score[b], __fmul_rn(by, other[b]));
 }
 
 void cuda_block_weigh(backend *be, buf score, buf other, item_range n, float by)

@@ -77,15 +77,23 @@ static inline cudaStream_t cuda_stream(backend *be)
     return cuda_of(be)->stream;
 }
 
+/* Makes the backend's device the current one of the calling thread: each thread starts with device 0. */
+void cuda_use_device(backend *be);
 /* Queues the work deferred by heads.cu. */
 void cuda_queue_deferred(backend *be);
+/* Every call of the backend that reaches CUDA begins with this one, mostly through cuda_begin or cuda_step_end. */
+static inline void cuda_enter(backend *be)
+{
+    cuda_use_device(be);
+    cuda_queue_deferred(be);
+}
 /* Defers the norm of n rows of w.cols elements each, in place. Returns false if it cannot be deferred. */
 bool cuda_defer_norm(backend *be, float *x, weight w, size_t n, float eps);
 
 /* Starts an op. Returns false once a fault is recorded; ops then queue nothing. Otherwise later faults name `op`. */
 static inline bool cuda_begin(backend *be, const char *op)
 {
-    cuda_queue_deferred(be);
+    cuda_enter(be);
     if (be->fault.code != ST_OK) return false;
     cuda_of(be)->last = op;
     return true;
@@ -154,6 +162,11 @@ const char *cuda_gemm_name(const cuda_gemm *g);
 /* Returns 0, CUDA_GEMM_REFUSED if the library has no kernel for it (nothing was queued), or the library's error
  * code. */
 enum { CUDA_GEMM_REFUSED = -1 };
+/* Converts the library's status: of INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED the library has queued nothing. */
+static inline int cuda_gemm_result(int rc)
+{
+    return rc == 7 || rc == 8 || rc == 15 ? CUDA_GEMM_REFUSED : rc;
+}
 int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
                   size_t cols);
 
@@ -171,6 +184,8 @@ void cuda_sum(backend *be, float *x, size_t n);
 /* Multiplies at most MOST_JOBS weights of one type: weights in blocks, or a few rows of x with other weights. Norm,
  * gate and sum are included where these kernels support that number of rows and the call is aligned. */
 void cuda_linear_qblocks(backend *be, const projection *c);
+/* Returns an upper bound of the floats of scratch for products with n rows of cols numbers. */
+size_t cuda_linear_room(size_t n, size_t cols, bool exact);
 void cuda_few(backend *be, const projection *c);
 bool cuda_few_aligned(const projection *c);
 /* Allocates the scratch for decode steps of up to n_rows sequences and n_max keys. */

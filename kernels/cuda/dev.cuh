@@ -24,7 +24,8 @@
 /* Dynamic shared memory available to every kernel: 48 KB minus its fixed-size arrays, which stay below 8 KB. */
 enum { FREE_SHARED = 40 << 10 };
 
-/* Launches a kernel. Requests more shared memory than FREE_SHARED if needed; fails if the device has less. */
+/* Launches a kernel. Requests more shared memory than FREE_SHARED if needed; fails if the device has less. A request is
+ * never lowered, since graphs of earlier steps may need it. */
 template <class... P, class... A>
 static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...a)
 {
@@ -34,7 +35,10 @@ static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t 
     c.dynamicSmemBytes = shared;
     c.stream = s;
     cudaError_t rc = cudaSuccess;
-    if (shared > FREE_SHARED) rc = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaFuncAttributes had = {};
+    if (shared > FREE_SHARED) rc = cudaFuncGetAttributes(&had, k);
+    if (rc == cudaSuccess && shared > FREE_SHARED && (size_t)had.maxDynamicSharedSizeBytes < shared)
+        rc = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (rc != cudaSuccess) return rc;
     return cudaLaunchKernelEx(&c, k, static_cast<A &&>(a)...);
 }

@@ -70,7 +70,6 @@ void cuda_gemm_destroy(cuda_gemm *g)
     if (!g) return;
     cudaFree(g->workspace);
     if (g->handle) g->cublasLtDestroy_p(g->handle);
-    if (g->library) dlclose(g->library);
     mem_free(g);
 }
 
@@ -153,5 +152,5 @@ int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype 
     int rc = describe(g, &d, type, n, rows, cols);
     if (rc == 0) rc = multiply(g, &d, out, x, w);
     forget(g, &d);
-    return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_ARCH_MISMATCH ? CUDA_GEMM_REFUSED : rc;
+    return cuda_gemm_result(rc);
 }

@@ -46,10 +46,10 @@ static void *open_version(const char *stem, int version, const glob_t *folders)
 {
     char name[4096];
     snprintf(name, sizeof name, "%s.so.%d", stem, version);
-    void *found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *found = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     for (size_t i = 0; i < folders->gl_pathc && !found; i++) {
         snprintf(name, sizeof name, "%s/%s.so.%d", folders->gl_pathv[i], stem, version);
-        found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        found = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     }
     return found;
 }

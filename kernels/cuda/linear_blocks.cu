@@ -207,20 +207,20 @@ static __device__ __forceinline__ float dot4(const float *x, int w)
            (float)(int8_t)(w >> 24) * v.w;
 }
 
-/* The same tiles with x in float32, one row of x after the other. A lane has rows 4 quarter .. + 4 of one line. */
-template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact_k(products p)
+/* The same tiles with x in float32, row row0 + blockIdx.y of x. A lane has rows 4 quarter .. + 4 of one line. */
+template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact_k(products p, size_t row0)
 {
     SHARED(float, part, [WARPS][TILE][1]);
     constexpr int LANES = TYPE == DT_Q8 ? 32 : 16, AT_ONCE = 32 / LANES;
     constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane % LANES / 4, quarter = lane % 4;
     const int job = job_of<1>(p);
-    const size_t tile = blockIdx.x - p.job[job].first, blocks = p.cols / QBLOCK_COLS;
+    const size_t tile = blockIdx.x - p.job[job].first, blocks = p.cols / QBLOCK_COLS, row = row0 + blockIdx.y;
     const unsigned char *w = p.job[job].w + tile * blocks * BYTES;
     float sum[4] = {};
     for (size_t b = (size_t)warp * AT_ONCE + lane / LANES; b < blocks; b += WARPS * AT_ONCE) {
         const unsigned char *block = w + b * BYTES;
-        const float *x = p.x + blockIdx.y * p.cols + b * QBLOCK_COLS + 4 * line;
+        const float *x = p.x + row * p.cols + b * QBLOCK_COLS + 4 * line;
         uint4 codes = load16(block + QBLOCK_SCALES + QBLOCK_LINE * line + 16 * quarter);
         uint2 d = *reinterpret_cast<const uint2 *>(block + 8 * quarter);
         const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w}, half[2] = {d.x, d.y};
@@ -239,7 +239,7 @@ template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact
         if (lane < 4) part[warp][4 * quarter + r][0] = sum[r];
     }
     __syncthreads();
-    finish<1, 1>(p, job, part, tile * TILE, blockIdx.y);
+    finish<1, 1>(p, job, part, tile * TILE, row);
 }
 
 template <dtype TYPE, int JOBS, bool DEEP> static auto by_own(bool own)
@@ -252,10 +252,22 @@ template <dtype TYPE, int M> static auto by_rows(bool gated)
     return gated ? gemv_blocks_k<TYPE, 2, M, false, false> : gemv_blocks_k<TYPE, 1, M, false, false>;
 }
 
+/* The height of a grid is limited to 65,535. */
+template <dtype TYPE> static cudaError_t exact(backend *be, const products *p, unsigned blocks)
+{
+    enum { MOST_ROWS = 32768 };
+    cudaError_t rc = cudaSuccess;
+    for (size_t row = 0; row < p->n && rc == cudaSuccess; row += MOST_ROWS) {
+        dim3 grid(blocks, (unsigned)min(p->n - row, (size_t)MOST_ROWS));
+        rc = launch(gemv_exact_k<TYPE>, grid, dim3(BLOCK), 0, cuda_stream(be), *p, row);
+    }
+    return rc;
+}
+
 template <dtype TYPE> static cudaError_t few(backend *be, const products *p, unsigned blocks, const projection *c)
 {
     cudaStream_t s = cuda_stream(be);
-    if (c->exact) return launch(gemv_exact_k<TYPE>, dim3(blocks, (unsigned)p->n), dim3(BLOCK), 0, s, *p);
+    if (c->exact) return exact<TYPE>(be, p, blocks);
     bool own = !p->code;
     auto run = p->n > 2 * MOST_X  ? by_rows<TYPE, 4 * MOST_X>(c->gated)
                : p->n > MOST_X    ? by_rows<TYPE, 2 * MOST_X>(c->gated)
@@ -314,14 +326,25 @@ static cudaError_t multiply_many(backend *be, const products *p, const projectio
     return rc;
 }
 
+/* Returns the floats of scratch for the rounded rows: a block has WORDS words of codes, and a scale. */
+static size_t room_of(size_t n, size_t padded, size_t cols, bool exact)
+{
+    return exact ? n * qblock_count(cols) * QBLOCK_COLS : (n * WORDS + padded) * qblock_count(cols);
+}
+
+/* Rows of 16 bits and one scale each (linear.cu) take more than codes. */
+size_t cuda_linear_room(size_t n, size_t cols, bool exact)
+{
+    return max(room_of(n, scales_padded(n), cols, exact), (n * cols + 1) / 2 + n);
+}
+
 void cuda_linear_qblocks(backend *be, const projection *c)
 {
     const weight *w = &c->jobs[0].w;
     bool many = c->n > most_x(w->type) && !c->exact;
-    size_t blocks = qblock_count(w->cols);
     size_t padded = many ? scales_padded(c->n) : (size_t)MOST_X;
     while (padded < c->n && !c->exact) padded *= 2;
-    size_t room = c->exact ? c->n * blocks * QBLOCK_COLS : (c->n * WORDS + padded) * blocks;
+    size_t room = room_of(c->n, padded, w->cols, c->exact);
     products p = {};
     unsigned tiles = lay_out(&p, c->jobs, c->n_jobs, c->gated);
     if (c->into.p) p.job[0].out = ptr<float>(c->into), p.add = true;

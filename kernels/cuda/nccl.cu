@@ -14,8 +14,7 @@
 #include <stdio.h>
 
 #include "kernels/base/mem.h"
-
-#define LIBRARY "libnccl.so.2"
+#include "kernels/cuda/library.h"
 
 #define NCCL_CALLS(X)                                                                                                  \
     X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclAllReduce) X(ncclAllGather) X(ncclGetErrorString)
@@ -31,11 +30,13 @@ struct cuda_nccl {
 
 static status find_calls(cuda_nccl *n, err *e)
 {
-    n->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!n->library) return err_set(e, ST_UNSUPPORTED, "--device cuda: ranks need NCCL: %s", dlerror());
+    n->library = cuda_library("libnccl", 2, 2, 2);
+    if (!n->library)
+        return err_set(e, ST_UNSUPPORTED,
+                       "--device cuda: ranks need NCCL: libnccl.so.2 was not found; set LD_LIBRARY_PATH to its folder");
 #define NCCL_FIND(f)                                                                                                   \
     *(void **)&n->f##_p = dlsym(n->library, #f);                                                                       \
-    if (!n->f##_p) return err_set(e, ST_UNSUPPORTED, "--device cuda: %s has no %s", LIBRARY, #f);
+    if (!n->f##_p) return err_set(e, ST_UNSUPPORTED, "--device cuda: libnccl.so.2 has no %s", #f);
     NCCL_CALLS(NCCL_FIND)
     return ST_OK;
 }

@@ -86,7 +86,7 @@ void cuda_step_end(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
     cudaGraph_t made = NULL;
-    cuda_queue_deferred(be);
+    cuda_enter(be);
     if (!c->recording) return;
     c->recording = false;
     cudaError_t rc = cudaStreamEndCapture(c->stream, &made); /* also after a fault, so that the stream stays usable */
@@ -115,7 +115,7 @@ static bool next_part(backend *be)
 void cuda_step_begin(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
-    cuda_queue_deferred(be);
+    cuda_enter(be);
     if (be->fault.code != ST_OK || c->no_graphs || c->recording || !next_part(be)) return;
     c->recording = cuda_check(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a step");
 }
@@ -125,7 +125,7 @@ void cuda_step_begin(backend *be)
 unsigned char *cuda_staging(backend *be, size_t bytes)
 {
     cuda_ctx *c = cuda_of(be);
-    cuda_queue_deferred(be);
+    cuda_enter(be);
     if (be->fault.code != ST_OK || bytes > PART / 4) return NULL;
     if (c->used + bytes > PART) {
         cuda_step_end(be);

@@ -107,6 +107,7 @@ const tier_ops ref_tier = {TIER_OPS(OP_ENTRY, ref_tier_, ref_tier_)};
 const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free};
 
 static const backend_ops ref_ops = {.chunk = 512,
+                                    .short_chunk = 64,
                                     .tier = &ref_tier,
                                     .qblocks = QBLOCK_TYPES,
                                     .host = &ref_host,

@@ -6,10 +6,13 @@
 #include "attention/sequence.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_select.h"
+#include "kernels/ops_weights.h"
 #include "model/session.h"
 #include "tests/cushim/shim.h"
 #include "tests/tap.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 static status open_device(backend **be, const char *name, err *e)
@@ -36,6 +39,84 @@ static void test_devices(void)
     is_int((long long)shim_held(), 0, "nothing is held");
 }
 
+/* Each thread starts with device 0; a backend of another one works in any thread. */
+static void *use(void *p)
+{
+    backend *be = p;
+    float x[4] = {1, 2, 3, 4};
+    buf a;
+    err e = {0};
+    if (be->ops->alloc(be, &a, sizeof x, "x", &e) != ST_OK) return NULL;
+    be->ops->upload(be, a, x, sizeof x);
+    backend_step_begin(be);
+    be->ops->add(be, a, a, 4);
+    backend_step_end(be);
+    be->ops->download(be, x, a, sizeof x);
+    be->ops->free(be, a, sizeof x);
+    return x[3] == 8 ? p : NULL;
+}
+
+static void test_threads(void)
+{
+    backend *be;
+    pthread_t other;
+    err e;
+    void *done = NULL;
+    long elsewhere = shim_count(SHIM_ELSEWHERE);
+    if (!is_ok(open_device(&be, "cuda:1", &e), &e, "the second device")) return;
+    ok(use(be) != NULL, "works in the thread that opened it");
+    if (pthread_create(&other, NULL, use, be) != 0 || pthread_join(other, &done) != 0) exit(1);
+    ok(done != NULL, "and in another thread");
+    is_ok(backend_fault(be, &e), &e, "no fault");
+    is_int(shim_count(SHIM_ELSEWHERE) - elsewhere, 0, "all memory is the second device's");
+    backend_close(be);
+}
+
+/* Pinned memory is released after the last copy from it. */
+static void test_close(void)
+{
+    backend *be;
+    buf a;
+    err e;
+    float x[4] = {1, 2, 3, 4};
+    long early = shim_count(SHIM_EARLY);
+    if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
+    shim_lazy(true);
+    is_ok(be->ops->alloc(be, &a, sizeof x, "x", &e), &e, "memory");
+    be->ops->upload(be, a, x, sizeof x);
+    backend_close(be);
+    is_int(shim_count(SHIM_EARLY) - early, 0, "closing waits for uploads");
+    shim_lazy(false);
+    shim_free(a.p);
+}
+
+/* The height of a grid is limited to 65,535. */
+static void test_rows(void)
+{
+    enum { N = 65537, COLS = QBLOCK_COLS, ROWS = QBLOCK_ROWS };
+    backend *be;
+    buf w, x, out;
+    err e;
+    if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
+    shim_idle(true);
+    if (be->ops->alloc(be, &w, weight_bytes(DT_Q8, ROWS, COLS), "w", &e) == ST_OK &&
+        be->ops->alloc(be, &x, 4 * (size_t)N * COLS, "x", &e) == ST_OK &&
+        be->ops->alloc(be, &out, 4 * (size_t)N * ROWS, "out", &e) == ST_OK) {
+        static const dtype types[] = {DT_Q8, DT_Q4};
+        for (int i = 0; i < 2; i++) {
+            const linear_job j = {.out = out, .w = {w, types[i], ROWS, COLS, {NULL}}};
+            be->ops->linear(be, &j, 1, x, N, true);
+            be->ops->linear(be, &j, 1, x, N, false);
+        }
+        be->ops->free(be, w, weight_bytes(DT_Q8, ROWS, COLS));
+        be->ops->free(be, x, 4 * (size_t)N * COLS);
+        be->ops->free(be, out, 4 * (size_t)N * ROWS);
+    }
+    is_ok(backend_fault(be, &e), &e, "products of %d rows", N);
+    backend_close(be);
+    shim_idle(false);
+}
+
 static void test_memory(void)
 {
     backend *be;
@@ -43,7 +124,7 @@ static void test_memory(void)
     buf a, b;
     shim_memory(1000000);
     is_ok(open_device(&be, "cuda", &e), &e, "a small device");
-    is_int((long long)be->ops->available(be), 1000000, "free memory");
+    is_int((long long)be->ops->available(be), 1000000 - 1000000 / 64, "free memory, less a reserve");
     is_ok(be->ops->alloc(be, &a, 600000, "rows", &e), &e, "what fits");
     is_err(be->ops->alloc(be, &b, 600000, "more rows", &e), &e, ST_NOMEM,
            "cuda:0: out of device memory: more rows needs 0.6 MB, 0.4 of 1.0 MB are free", "what does not fit");
@@ -94,6 +175,36 @@ static void test_plan(void)
     model_close(m);
     backend_close(be);
     shim_memory((size_t)1 << 30);
+}
+
+/* A session reserves the scratch of its prompts, so that memory cannot run out later. */
+static void test_prompt_room(void)
+{
+    enum { N = 60 };
+    backend *be;
+    model *m;
+    decoder *dec = NULL;
+    session *s = NULL;
+    attn_spec spec;
+    attn_options ao = {.kv = kv_plain(DT_F16)};
+    decoder_options opt = {.chunk = 64};
+    prefill_options po = {.rows = NULL};
+    int32_t ids[N];
+    err e;
+    for (int i = 0; i < N; i++) ids[i] = i + 1;
+    if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
+    if (!is_ok(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model")) return;
+    if (is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full") &&
+        is_ok(decoder_create(&dec, m, &opt, &e), &e, "a decoder") &&
+        is_ok(session_create(&s, dec, &spec, session_of(N), &e), &e, "a session")) {
+        long before = shim_count(SHIM_ALLOCS);
+        is_ok(session_prefill(&s, 1, ids, N, &po, &e), &e, "a prompt");
+        is_int(shim_count(SHIM_ALLOCS) - before, 0, "takes no memory");
+    }
+    session_free(s);
+    decoder_free(dec);
+    model_close(m);
+    backend_close(be);
 }
 
 /* Each runtime call of a small run fails once: an error that names the backend, no crash, nothing leaked. */
@@ -218,8 +329,12 @@ static void test_refused(void)
 int main(void)
 {
     test_devices();
+    test_threads();
+    test_close();
+    test_rows();
     test_memory();
     test_plan();
+    test_prompt_room();
     test_poisoned();
     test_refused();
     test_failing_calls();

@@ -301,11 +301,16 @@ static inline cudaError_t cudaGetDeviceCount(int *n)
 {
     return (cudaError_t)shim_device_count(n);
 }
-static inline cudaError_t cudaSetDevice(int)
+static inline cudaError_t cudaSetDevice(int n)
 {
     SHIM_CALL();
+    shim_set_device(n);
     return cudaSuccess;
 }
+/* For calls that need the device of their stream to be the thread's current one. */
+#define SHIM_CALL_ON(s)                                                                                                \
+    SHIM_CALL();                                                                                                       \
+    if (!shim_on_device(s)) return cudaErrorInvalidResourceHandle
 static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int)
 {
     SHIM_CALL();
@@ -365,15 +370,15 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, 
     SHIM_CALL();
     return (cudaError_t)shim_copy(to, from, n, kind);
 }
-static inline cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
+static inline cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s)
 {
-    SHIM_CALL();
+    SHIM_CALL_ON(s);
     return shim_submit((const void *)"memset", [=] { memset(p, v, n); });
 }
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
     SHIM_CALL();
-    *s = NULL;
+    *s = (cudaStream_t)shim_stream();
     return cudaSuccess;
 }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t)
@@ -446,6 +451,15 @@ template <class... P> size_t &shim_most_shared(void (*k)(P...))
     }
     abort();
 }
+struct cudaFuncAttributes {
+    int maxDynamicSharedSizeBytes;
+};
+template <class... P> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, void (*k)(P...))
+{
+    SHIM_CALL();
+    a->maxDynamicSharedSizeBytes = (int)shim_most_shared(k);
+    return cudaSuccess;
+}
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*k)(P...), cudaFuncAttribute, int bytes)
 {
     SHIM_CALL();
@@ -455,7 +469,7 @@ template <class... P> cudaError_t cudaFuncSetAttribute(void (*k)(P...), cudaFunc
 }
 template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*k)(P...), A &&...a)
 {
-    SHIM_CALL();
+    SHIM_CALL_ON(c->stream);
     struct call {
         void (*k)(P...);
         std::tuple<P...> args;

@@ -49,6 +49,7 @@ static void multiply(float *out, const void *x, const void *w, dtype type, size_
 int cuda_gemm_run(cuda_gemm *, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
 {
     if (int rc = shim_next_call()) return rc;
-    if (how == SHIM_GEMM_REFUSES) return CUDA_GEMM_REFUSED;
+    if (how == SHIM_GEMM_REFUSES) return cuda_gemm_result(15);
+    if (how == SHIM_GEMM_INVALID) return cuda_gemm_result(7);
     return shim_submit((const void *)multiply, [=] { multiply(out, x, w, type, n, rows, cols); });
 }

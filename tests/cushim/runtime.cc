@@ -13,6 +13,8 @@
 namespace
 {
 int n_devices = 2;
+thread_local int device; /* current */
+int opened;              /* device of the last stream */
 size_t total = (size_t)1 << 30, held;
 long fail_at, n_calls;
 std::map<void *, size_t> blocks;
@@ -95,10 +97,27 @@ int shim_device_count(int *n)
     return n_devices > 0 ? cudaSuccess : n_devices == 0 ? cudaErrorNoDevice : cudaErrorInsufficientDriver;
 }
 
+void shim_set_device(int n)
+{
+    device = n;
+}
+
+void *shim_stream(void)
+{
+    opened = device;
+    return (void *)(uintptr_t)(device + 1);
+}
+
+bool shim_on_device(const void *stream)
+{
+    return (uintptr_t)stream == (uintptr_t)(device + 1);
+}
+
 /* Allocates device memory, filled with a nonzero pattern. */
 int shim_alloc(void **p, size_t bytes)
 {
     counts[SHIM_ALLOCS]++;
+    counts[SHIM_ELSEWHERE] += device != opened;
     if (bytes > total - held) return cudaErrorMemoryAllocation;
     *p = new_block(bytes);
     if (!*p) return cudaErrorMemoryAllocation;
@@ -154,14 +173,6 @@ int shim_alloc_pinned(void **p, size_t bytes)
     return cudaSuccess;
 }
 
-void shim_free_pinned(void *p)
-{
-    counts[SHIM_ALLOCS]++;
-    shim_wait();
-    pinned.erase((const char *)p);
-    free(p);
-}
-
 long shim_count(int what)
 {
     return counts[what];
@@ -177,7 +188,7 @@ struct node {
 };
 typedef std::vector<node> node_list;
 
-bool lazy, recording, broken;
+bool lazy, idle, recording, broken;
 std::shared_ptr<node_list> record;
 std::deque<std::function<void()>> kept;
 long n_kept, n_done; /* since the start */
@@ -228,10 +239,24 @@ void shim_lazy(bool on)
     if (!on) run_until(n_kept);
 }
 
+void shim_idle(bool on)
+{
+    idle = on;
+}
+
 void shim_wait(void)
 {
     counts[SHIM_WAITS]++;
     run_until(n_kept);
+}
+
+void shim_free_pinned(void *p)
+{
+    counts[SHIM_ALLOCS]++;
+    counts[SHIM_EARLY] += n_done < n_kept;
+    shim_wait();
+    pinned.erase((const char *)p);
+    free(p);
 }
 
 bool shim_capture_broken(void)
@@ -243,6 +268,7 @@ bool shim_capture_broken(void)
 cudaError_t shim_submit(const void *what, std::function<void()> work)
 {
     counts[SHIM_QUEUED]++;
+    if (idle) work = [] {};
     if (recording) {
         if (broken) return cudaErrorStreamCaptureInvalidated;
         record->push_back({what, std::move(work)});
@@ -294,9 +320,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     SHIM_CALL_OUTSIDE();
+    if (!shim_on_device(s)) return cudaErrorInvalidResourceHandle;
     e->behind = n_kept;
     return cudaSuccess;
 }
@@ -359,9 +386,10 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecU
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     SHIM_CALL_OUTSIDE();
+    if (!shim_on_device(s)) return cudaErrorInvalidResourceHandle;
     counts[SHIM_GRAPHS]++;
     auto nodes = x->nodes;
     keep([nodes] {

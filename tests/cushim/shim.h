@@ -29,24 +29,29 @@ long shim_calls(void);  /* runtime calls and launches so far */
 size_t shim_held(void); /* bytes of allocated device memory */
 /* Selects if work is deferred until something waits for it, as on a device, or done immediately. */
 void shim_lazy(bool on);
+/* Selects if work is checked and counted, but not done. */
+void shim_idle(bool on);
 /* Counts since the start. */
 enum {
-    SHIM_WAITS,  /* calls that wait for work that is, or may be, unfinished */
-    SHIM_ALLOCS, /* allocations and releases of device memory */
-    SHIM_SINGLE, /* launches and copies outside graphs */
-    SHIM_GRAPHS, /* launches of graphs */
-    SHIM_MADE,   /* executable graphs */
-    SHIM_STALLS, /* executable graphs updated before their last launch was done */
-    SHIM_LATE,   /* executable graphs that outlived the library whose kernels they may contain */
-    SHIM_QUEUED, /* launches and copies, including those in captured graphs */
+    SHIM_WAITS,     /* calls that wait for work that is, or may be, unfinished */
+    SHIM_ALLOCS,    /* allocations and releases of device memory */
+    SHIM_SINGLE,    /* launches and copies outside graphs */
+    SHIM_GRAPHS,    /* launches of graphs */
+    SHIM_MADE,      /* executable graphs */
+    SHIM_STALLS,    /* executable graphs updated before their last launch was done */
+    SHIM_LATE,      /* executable graphs that outlived the library whose kernels they may contain */
+    SHIM_ELSEWHERE, /* allocations on a device other than that of the last stream */
+    SHIM_EARLY,     /* pinned memory released before the queued work was done */
+    SHIM_QUEUED,    /* launches and copies, including those in captured graphs */
     SHIM_COUNTS
 };
 long shim_count(int what);
 /* Returns the races found so far; each location is printed once on stderr. Always 0 except in the race build. */
 long shim_races(void);
 bool shim_sees_races(void);
-/* Selects the result of the vendor library's products from now on, and if opening a device finds the library. */
-enum { SHIM_GEMM, SHIM_GEMM_REFUSES, SHIM_GEMM_MISSING };
+/* Selects the result of the vendor library's products from now on, and if opening a device finds the library. Products
+ * are refused with "not supported" or with "invalid value". */
+enum { SHIM_GEMM, SHIM_GEMM_REFUSES, SHIM_GEMM_INVALID, SHIM_GEMM_MISSING };
 void shim_gemm(int how);
 
 /* ---- for the stand-in headers ---- */
@@ -92,6 +97,10 @@ bool shim_copy_due(int under_way, shim_late_copy *out);
 void shim_fence(void);
 /* Lets other threads run first in one of four atomics. */
 void shim_yield(void);
+/* Sets the thread's current device; returns a stream of it; true if a stream is of it. */
+void shim_set_device(int n);
+void *shim_stream(void);
+bool shim_on_device(const void *stream);
 int shim_next_call(void); /* 0, or the error that this runtime call must return */
 int shim_device_count(int *n);
 int shim_alloc(void **p, size_t bytes);

@@ -14,10 +14,13 @@ enum { OP_BUFS = 96, OP_PARAMS = 10, OP_SAMES = 300, OP_MARK = 0x5a };
 typedef enum {
     IN,   /* input, not a result */
     BITS, /* equal bytes */
-    NMSE, /* sum of squared differences over the sum of squares; floats from here on */
-    MSE,  /* mean of squared differences, for what may be close to 0 */
-    UNIT, /* largest difference, in units of the larger of 1 and the number */
-    REL   /* largest relative difference; below 1e-30 all is equal */
+    BITS_F32,
+    BITS_F16,
+    BITS_BF16, /* equal bits of elements, except that each NaN equals each other NaN */
+    NMSE,      /* sum of squared differences over the sum of squares; floats from here on */
+    MSE,       /* mean of squared differences, for what may be close to 0 */
+    UNIT,      /* largest difference, in units of the larger of 1 and the number */
+    REL        /* largest relative difference; below 1e-30 all is equal */
 } op_rule;
 
 /* One case on one backend. */
@@ -63,6 +66,12 @@ typedef struct {
     }
 #define OP_TYPES OP_P(DT_F32, DT_F16, DT_BF16)
 #define OP_BOOL  OP_P(0, 1)
+
+/* Returns the rule for elements that may be NaN, whose bits are unspecified (ops.h). */
+static UNUSED_OK op_rule op_bits(dtype t)
+{
+    return t == DT_F16 ? BITS_F16 : t == DT_BF16 ? BITS_BF16 : BITS_F32;
+}
 
 static UNUSED_OK bool op_on_cuda(const op_run *x)
 {
@@ -226,6 +235,19 @@ static UNUSED_OK double op_error(op_rule rule, const float *got, const float *wa
     return rule == MSE ? sum / (double)n : worst;
 }
 
+static UNUSED_OK bool op_bits_equal(op_rule rule, const unsigned char *a, const unsigned char *b, size_t bytes)
+{
+    size_t size = rule == BITS_F32 ? 4 : 2;
+    uint32_t sign = 1u << (8 * size - 1), inf = rule == BITS_F32 ? 0x7f800000 : rule == BITS_F16 ? 0x7c00 : 0x7f80;
+    if (memcmp(a, b, bytes) == 0 || rule == BITS) return memcmp(a, b, bytes) == 0;
+    for (size_t i = 0; i < bytes; i += size) {
+        uint32_t u = 0, v = 0;
+        memcpy(&u, a + i, size), memcpy(&v, b + i, size);
+        if (u != v && ((u & ~sign) <= inf || (v & ~sign) <= inf)) return false;
+    }
+    return true;
+}
+
 /* Checks got's rules; strict: all results are equal to the bit. */
 static UNUSED_OK void op_compare(op_run *got, const op_run *want, bool strict)
 {
@@ -235,8 +257,9 @@ static UNUSED_OK void op_compare(op_run *got, const op_run *want, bool strict)
         size_t bytes = got->part[k].bytes;
         op_rule rule = got->part[k].rule;
         if (rule == IN) continue;
-        if (rule == BITS || strict) {
-            bool same = bytes == want->part[k].bytes && !memcmp(got->part[k].result, want->part[k].result, bytes);
+        if (rule <= BITS_BF16 || strict) {
+            bool same = bytes == want->part[k].bytes &&
+                        op_bits_equal(strict ? BITS : rule, got->part[k].result, want->part[k].result, bytes);
             op_note(got, same, "buffer %d: %s", k, strict ? "bits depend on threads" : "other bits than ref");
             continue;
         }

@@ -71,7 +71,7 @@ static void embed(op_run *x, const int64_t *p)
     int32_t *ids = xmalloc(4 * n);
     for (size_t i = 0; i < 65536; i++) h[i] = (uint16_t)i;
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)((i * 5 + 1) % rows);
-    buf out = op_out(x, 4 * n * cols, BITS, 0), table = op_in(x, h, rows * cols * dtype_size(t));
+    buf out = op_out(x, 4 * n * cols, BITS_F32, 0), table = op_in(x, h, rows * cols * dtype_size(t));
     x->be->ops->embed(x->be, out, (weight){table, t, rows, cols, {NULL}}, op_in(x, ids, 4 * n), n);
     free(h), free(ids);
 }
@@ -139,7 +139,8 @@ static void swiglu(op_run *x, const int64_t *p)
     }
     buf gate = op_in(x, a, 4 * n), up = op_in(x, b, 4 * n),
         out = op_out(x, 4 * n, p[1] ? REL : NMSE, p[1] ? 6e-7 : 1e-12);
-    buf in_place = op_inout(x, a, 4 * n, IN, 0), sum = op_inout(x, a, 4 * n, BITS, 0), parts = op_out(x, 4 * n, IN, 0);
+    buf in_place = op_inout(x, a, 4 * n, IN, 0), sum = op_inout(x, a, 4 * n, BITS_F32, 0),
+        parts = op_out(x, 4 * n, IN, 0);
     x->be->ops->swiglu(x->be, out, gate, up, n);
     x->be->ops->swiglu(x->be, in_place, in_place, up, n);
     for (size_t i = 0, k; i < n; i += k) { /* any split gives these bits */
@@ -157,9 +158,9 @@ static void convert(op_run *x, const int64_t *p)
     size_t n = (size_t)p[0];
     dtype to = (dtype)p[1], from = (dtype)p[2];
     float *f = hard_floats(x, n);
-    buf a = op_in(x, f, 4 * n), mid = op_out(x, n * dtype_size(from), BITS, 0);
+    buf a = op_in(x, f, 4 * n), mid = op_out(x, n * dtype_size(from), op_bits(from), 0);
     x->be->ops->convert(x->be, mid, from, a, DT_F32, n);
-    x->be->ops->convert(x->be, op_out(x, n * dtype_size(to), BITS, 0), to, mid, from, n);
+    x->be->ops->convert(x->be, op_out(x, n * dtype_size(to), op_bits(to), 0), to, mid, from, n);
     free(f);
 }
 
@@ -188,8 +189,9 @@ static void kv_write(op_run *x, const int64_t *p)
     size_t n = (size_t)p[1], dim = (size_t)p[0], heads = (size_t)p[2], row = n * heads * dim;
     dtype t = (dtype)p[3];
     size_t bytes = heads * CAP * dim * dtype_size(t);
-    kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, 0, heads, dim, CAP, {0}, NULL, NULL}, c = a;
-    c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
+    op_rule rule = op_bits(t);
+    kv_rows a = {op_out(x, bytes, rule, 0), op_out(x, bytes, rule, 0), t, 0, heads, dim, CAP, {0}, NULL, NULL}, c = a;
+    c.k = op_out(x, bytes, rule, 0), c.v = op_out(x, bytes, rule, 0);
     float *f = hard_floats(x, 2 * row);
     int64_t one[16], each[16 * 3], last[3];
     for (size_t h = 0; h < heads; h++) last[h] = (int64_t)(CAP - 1 - h);
@@ -332,10 +334,11 @@ static size_t alike(dtype held)
     return LINEAR_ALIKE;
 }
 
-/* NMSE of products: of x in 8 bits and of float32, of what a library or many rows may round. */
+/* NMSE of products: of x in 8 bits and of float32, of what a library or many rows may round. Tensor cores, which
+ * multiply by bf16, truncate sums. */
 static double linear_error(const op_run *x, const product *q, dtype held, bool exact)
 {
-    if (exact || q->n <= alike(held)) return 1e-11;
+    if (exact || q->n <= alike(held)) return held == DT_BF16 && op_on_cuda(x) ? 1e-10 : 1e-11;
     if (dtype_in_qblocks(held)) return op_on_cuda(x) ? 1e-11 : 2e-5;
     return held == DT_BF16 ? 1e-5 : held == DT_F16 && op_on_cuda(x) ? 1e-6 : 1e-10;
 }

@@ -28,8 +28,11 @@ static float *numbers(op_run *x, size_t n, size_t dim, bool odd)
 static kv_rows floats(op_run *x, size_t dim, size_t cap)
 {
     size_t bytes = 4 * KV * cap * dim;
-    return (kv_rows){
-        .k = op_out(x, bytes, BITS, 0), .v = op_out(x, bytes, BITS, 0), .n_kv_heads = KV, .head_dim = dim, .cap = cap};
+    return (kv_rows){.k = op_out(x, bytes, BITS_F32, 0),
+                     .v = op_out(x, bytes, BITS_F32, 0),
+                     .n_kv_heads = KV,
+                     .head_dim = dim,
+                     .cap = cap};
 }
 
 /* Bytes that are held are the same everywhere; rows that are read are what `round` says, and held again they are read
@@ -41,7 +44,8 @@ static void hold(op_run *x, const int64_t *p)
     kv_rows r = {.type = (dtype)p[1], .rotated = (unsigned)p[2], .n_kv_heads = KV, .head_dim = dim, .cap = CAP};
     r.k = op_out(x, bytes, BITS, 0), r.v = op_out(x, bytes, BITS, 0);
     float *f = numbers(x, 2 * NEW * KV, dim, p[3]);
-    buf k = op_in(x, f, n), v = op_in(x, f + n / 4, n), held[2] = {op_out(x, n, BITS, 0), op_out(x, n, BITS, 0)};
+    buf k = op_in(x, f, n), v = op_in(x, f + n / 4, n),
+        held[2] = {op_out(x, n, BITS_F32, 0), op_out(x, n, BITS_F32, 0)};
     free(f);
     o->kv_write(x->be, &(kv_write_job){.rows = &r, .first = 2, .n_lists = 1, .k = k, .v = v, .n = NEW}, 1);
     o->codes->round(x->be, held[0], k, &r, false, NEW);
