@@ -220,7 +220,9 @@ static void say_start(const engine *g)
 
 decoder_options engine_decoder(const engine *g, size_t max_batch)
 {
-    return (decoder_options){.chunk = (size_t)g->o.device.chunk,
+    size_t chunk = (size_t)g->o.device.chunk;
+    if (chunk == 0 && g->o.shared) chunk = g->be->ops->short_chunk;
+    return (decoder_options){.chunk = chunk,
                              .max_batch = max_batch,
                              .verify = g->o.draft || g->o.verifies ? SESSION_VERIFY_ROWS : 0,
                              .exact = cli_builtin_gemm(&g->o.device),

@@ -25,6 +25,7 @@ typedef struct {
     device_options device;
     const char *draft, *draft_weights;
     bool verifies; /* the command verifies drafts even without --draft */
+    bool shared;   /* sequences decode between the chunks of a prompt, so chunks are short */
 } engine_options;
 
 /* Parts that commands share; engine_close frees the open ones. */

@@ -16,8 +16,6 @@
 #include "model/generation_config.h"
 #include "serve/http.h"
 
-enum { CHUNK = 64 };
-
 typedef struct {
     run_options run;
     prefix_args prefix;
@@ -282,8 +280,7 @@ static status cmd_serve(void *options, err *e)
     serve_options *o = options;
     server v = {0};
     if (!o->host) o->host = "127.0.0.1";
-    if (o->run.engine.device.chunk == 0) o->run.engine.device.chunk = CHUNK;
-    o->run.engine.verifies = true;
+    o->run.engine.verifies = o->run.engine.shared = true;
     catch_end();
     status st = start(&v, o, e);
     while (st == ST_OK && !ended) {
