@@ -86,6 +86,8 @@ echo "\$*" >>"$tmp/calls"
 case "\$*" in
 *--attn*h2o*cuda*) echo "run: h2o: does not run on cuda:0 yet (missing operations: evict)" >&2; exit 1 ;;
 generate*tova*cuda* | generate*--attn\ kivi\ *cuda*) echo "a test"; exit ;;
+generate*--attn\ infllm\ *) echo "infllm: budget 640 is too small" >&2; exit 1 ;;
+generate*snapkv*) exit ;;
 generate*-n\ 1\ *) cat "$tmp/library" >&2; exit ;;
 generate*) echo "a text"; exit ;;
 passkey*cpu*) echo "full  -  4/4  100 %  12.5 MB"; exit ;;
@@ -120,18 +122,21 @@ gpu build test --prebuilt "$pre" --out "$o" --results "$tmp/all.tar.gz"
 check "a text that differs is a failure" test "$status" -eq 1
 out_has "test device_ops: 2 ok, 1 skipped" "tests are counted"
 out_has "generate, full: as on the CPU" "the CPU's text"
+out_has "generate, infllm: as on the CPU" "a strategy whose usual parts exceed the budget"
+out_has "generate, snapkv: FAILED: printed nothing" "no text is no result"
 out_has "generate, tova: FAILED: differs from the CPU's" "and another one"
 out_has "generate, kivi: differs from byte 5 on, as rounding may" "a text that rounding may change is reported"
 check "all results are one file" test "$(tar tzf "$tmp/all.tar.gz" | grep -c '^results/\(log\|test.jsonl\|system.json\)$')" -eq 2
 out_has "generate, h2o: skipped, run: h2o: does not run on cuda:0 yet" "what the backend lacks is skipped"
 out_has "generate --tp 1: as on the CPU" "ranks, too"
 out_has "passkey, full: as on the CPU" "passkeys: what was found counts, not bytes"
-out_has "gpu_check: 1 failed, 0 cut" "a count"
+out_has "gpu_check: 2 failed, 0 cut" "a count"
+sed -i '/^generate\*snapkv/d' "$pre/run"
 sed -i 's/^generate\*tova\*cuda. |/xxx |/' "$pre/run"
 : >"$tmp/calls"
 gpu test --prebuilt "$pre" --out "$o"
 check "all is well" test "$status" -eq 0
-check "what passed is not run again" test "$(wc -l <"$tmp/calls")" -eq 2 -a "$(grep -c tova "$tmp/calls")" -eq 2
+check "what passed is not run again" test "$(wc -l <"$tmp/calls")" -eq 4 -a "$(grep -c tova "$tmp/calls")" -eq 2
 printf 'ok 1 - a\n1..2\n' >"$tmp/taps/device_attn"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "test device_attn: FAILED: 1 ok, 0 not ok of 2" "a test that ends early"
@@ -144,14 +149,15 @@ out_has "test device_attn: FAILED: skipped itself: 1..0 # SKIP no usable GPU" "w
 rm "$tmp/taps/device_attn"
 program "$bin/compute-sanitizer" <<'END'
 #!/bin/sh
-case "$*" in *racecheck*generate*) echo "========= ERROR SUMMARY: 3 errors"; exit 86 ;; esac
+case "$*" in *racecheck*"--attn full"*) echo "========= ERROR SUMMARY: 3 errors"; exit 86 ;; esac
 echo "========= ERROR SUMMARY: 0 errors"
 END
 gpu sanitize --prebuilt "$pre" --out "$o"
 out_has "memcheck device_ops: ERROR SUMMARY: 0 errors" "sanitize: no error"
-out_has "racecheck generate: FAILED: ERROR SUMMARY: 3 errors" "sanitize: errors"
+out_has "racecheck generate full: FAILED: ERROR SUMMARY: 3 errors" "sanitize: errors"
 gpu sanitize --tool racecheck --prebuilt "$pre" --out "$o"
 check "a tool alone, and only what failed" test "$(grep -c check "$tmp/out")" -eq 3 -a "$(grep -c 'racecheck generate' "$tmp/out")" -eq 1
+check "whole models first" test "$(grep -o '"test": "[^"]*' "$o/sanitize.jsonl" | head -n 1)" = '"test": "memcheck generate full'
 
 : >"$tmp/calls"
 gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b --host-gb 100
@@ -199,7 +205,11 @@ check "rows on the host are their own" grep -qE '^decode +tiny +host +f16 ' "$tm
 rm -rf "$o"
 program "$bin/timeout" <<'END'
 #!/bin/sh
-case "$*" in *--phase\ prefill* | *generate*quest*cuda*) exit 124 ;; esac
+case "$*" in
+*memcheck*"--attn quest"*) echo "========= Invalid __global__ read of size 4"; exit 124 ;;
+*memcheck*"--attn fier"*) echo "========= COMPUTE-SANITIZER"; exit 124 ;;
+*--phase\ prefill* | *generate*quest*cuda*) exit 124 ;;
+esac
 shift 3
 exec "$@"
 END
@@ -207,6 +217,9 @@ gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "what takes too long" grep -qE '^prefill-llama-3.1-8b-8k.quest +took more than 200 s$' "$tmp/out"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "generate, quest: FAILED: took more than 120 s" "a text too"
+gpu memcheck --prebuilt "$pre" --out "$o"
+out_has "memcheck generate quest: FAILED: stopped after: Invalid __global__ read of size 4" "errors before the limit count"
+out_has "memcheck generate fier: stopped after 120 s: COMPUTE-SANITIZER" "no error before it"
 rm "$bin/timeout"
 echo '{"results": [{"model": 1}]}' >"$o/decode-broken.json"
 gpu table --out "$o"
