@@ -461,7 +461,7 @@ static status put_pieces(proto *m, lists l, bool *bytes, bool *scored)
 static status load_spm(tokenizer *t, const lists *l, err *e)
 {
     proto m = {.e = e};
-    bool bytes, scored, prefix = true;
+    bool bytes = false, scored, prefix = true;
     status st;
     TRY_GOTO(gguf_bool(l->g, "tokenizer.ggml.add_space_prefix", &prefix, e));
     TRY_GOTO(put_pieces(&m, *l, &bytes, &scored));
