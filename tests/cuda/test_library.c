@@ -28,7 +28,8 @@ static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
     be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
     projection c = {.jobs = &j, .n_jobs = 1, .x = in, .n = N, .exact = exact, .eps = 1e-5f};
     if (norm)
-        c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS, {NULL}}, c.room = put(&d, x, N * COLS * sizeof *x);
+        c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS, {NULL}},
+        c.room = put(&d, x, N * COLS * sizeof *x);
     if (norm) be->ops->project(be, &c);
     else be->ops->linear(be, &j, 1, in, N, exact);
     be->ops->download(be, out, j.out, N * ROWS * sizeof *out);
