@@ -13,8 +13,9 @@ typedef struct walk walk;
 
 struct block_kind {
     const char *name;
-    bool keeps_kv; /* has keys and values in every sequence and calls attn_layer with block.kv */
-    size_t size;   /* bytes of its weights, a struct of `weight` */
+    bool keeps_kv;      /* has keys and values in every sequence and calls attn_layer with block.kv */
+    size_t size;        /* bytes of its weights, a struct of `weight` */
+    size_t expert_size; /* bytes more for each expert of the config */
     /* Lists the weights with names, shapes and this rank's part. */
     status (*weights)(walk *k, const model_config *c, void *w);
     /* Returns the bytes of decoder scratch for `rows` rows. */
@@ -32,7 +33,7 @@ struct block {
     int layer, kv, state;
 };
 
-extern const block_kind block_attention, block_swiglu;
+extern const block_kind block_attention, block_swiglu, block_moe;
 
 typedef struct {
     weight norm, q_norm, k_norm; /* p is NULL in absent weights */
@@ -42,6 +43,16 @@ typedef struct {
 typedef struct {
     weight norm, gate, up, down, gate_bias, up_bias, down_bias;
 } swiglu_weights;
+
+typedef struct {
+    weight gate, up, down;
+} expert_weights;
+
+typedef struct {
+    weight norm, router;
+    weight open;                     /* gate of the shared expert; with `shared` absent in models without one */
+    expert_weights shared, expert[]; /* [n_experts] */
+} moe_weights;
 
 /* Allocates the blocks of a config with room for their weights. */
 status blocks_create(block **out, size_t *n, const model_config *c, err *e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* config.json of the supported families. Source: transformers 5, models/{llama,mistral,ministral,ministral3,
- * qwen2,qwen3,phi3}: configuration_*.py (keys and defaults) and modeling_*.py (their meaning). */
+ * qwen2,qwen3,phi3,mixtral,qwen2_moe,qwen3_moe}: configuration_*.py (keys and defaults) and modeling_*.py (their
+ * meaning). */
 #include "config.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum {
     HIDDEN_MAX = 1 << 20,
     FFN_MAX = 1 << 22,
     VOCAB_MAX = 1 << 24,
+    EXPERTS_MAX = 4096,
     CONFIG_BYTES_MAX = 16 << 20,
     CONFIG_DEPTH = 32
 };
@@ -36,7 +38,13 @@ static const block_kind *swiglu(const model_config *c, int layer)
     return &block_swiglu;
 }
 
-#define DENSE .mixer = attention, .ffn = swiglu
+static const block_kind *experts(const model_config *c, int layer)
+{
+    return c->sparse[layer] ? &block_moe : &block_swiglu;
+}
+
+#define DENSE  .mixer = attention, .ffn = swiglu
+#define SPARSE .mixer = attention, .ffn = experts
 
 static const model_family families[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, .attention_bias = true, .mlp_bias = true, DENSE},
@@ -48,6 +56,12 @@ static const model_family families[] = {
     {"Ministral3ForCausalLM", "ministral3", 262144, 128, WINDOW_ALL, .rms_eps = 1e-5, .query_scale = true, DENSE},
     {"Phi3ForCausalLM", "phi3", 4096, 0, WINDOW_ALL, .rms_eps = 1e-5, .fused = true, .partial_rotary = true,
      .longrope = true, DENSE},
+    {"MixtralForCausalLM", "mixtral", 131072, 0, WINDOW_ALL, .rms_eps = 1e-5, .theta = 1e6, .experts = EXPERTS_ALL,
+     .n_experts = 8, .n_chosen = 2, SPARSE},
+    {"Qwen2MoeForCausalLM", "qwen2_moe", 32768, 0, WINDOW_BY_LAYER, .window_default = 4096, .qkv_bias = true,
+     .experts = EXPERTS_BY_LAYER, .n_experts = 60, .n_chosen = 4, .expert_ffn = 1408, .shared_ffn = 5632, SPARSE},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 0, WINDOW_BY_LAYER, .window_default = 4096, .attention_bias = true,
+     .qk_norm = true, .experts = EXPERTS_BY_LAYER, .n_experts = 128, .n_chosen = 8, .expert_ffn = 768, SPARSE},
 };
 
 /* True if `name` is the family's class. The class without output matrix (...Model) also counts: AutoModel's
@@ -68,7 +82,7 @@ static status look_up(const model_family **out, const keys *k, const char *key, 
     }
     return err_set(k->e, ST_UNSUPPORTED,
                    "%s: \"%s\" is %.60s; supported: Llama, Mistral, Ministral, Ministral3, Qwen2, "
-                   "Qwen3, Phi3 (...ForCausalLM); Mistral3ForConditionalGeneration",
+                   "Qwen3, Phi3, Mixtral, Qwen2Moe, Qwen3Moe (...ForCausalLM); Mistral3ForConditionalGeneration",
                    k->file, key, name);
 }
 
@@ -142,11 +156,12 @@ static status read_dims(model_config *c, const model_family *f, const keys *k)
 
 static status read_switches(model_config *c, const model_family *f, const keys *k)
 {
-    bool bias = false;
+    bool bias = false, qkv_bias = f->qkv_bias;
     TRY(keys_bool(k, "tie_word_embeddings", &c->tied));
     if (f->attention_bias) TRY(keys_bool(k, "attention_bias", &bias));
     if (f->mlp_bias) TRY(keys_bool(k, "mlp_bias", &c->mlp_bias));
-    c->qkv_bias = f->qkv_bias || bias;
+    if (f->qkv_bias && f->experts) TRY(keys_bool(k, "qkv_bias", &qkv_bias));
+    c->qkv_bias = qkv_bias || bias;
     c->o_bias = bias;
     c->qk_norm = f->qk_norm;
     return ST_OK;
@@ -189,10 +204,12 @@ static status read_window(model_config *c, const model_family *f, const keys *k)
     /* null disables the window, an absent key means the families' default */
     int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : f->window_default, first = 0;
     bool use = false;
-    TRY(MEM_NEW(&c->window, 2 * (size_t)c->n_layers, k->e));
+    TRY(MEM_NEW(&c->window, 3 * (size_t)c->n_layers, k->e));
     c->kv_window = c->window + c->n_layers;
+    c->sparse = c->kv_window + c->n_layers;
     if (f->window == WINDOW_NEVER) return ST_OK;
-    TRY(keys_int(k, "sliding_window", 1, INT32_MAX, &window));
+    const int64_t least = f->experts == EXPERTS_BY_LAYER ? 0 : 1; /* transformers 5 saves 0 for none */
+    TRY(keys_int(k, "sliding_window", least, INT32_MAX, &window));
     if (f->window == WINDOW_BY_LAYER) {
         first = 28;
         TRY(keys_bool(k, "use_sliding_window", &use));
@@ -200,6 +217,53 @@ static status read_window(model_config *c, const model_family *f, const keys *k)
         if (!use) window = 0;
     }
     return read_layer_windows(c, k, window, first);
+}
+
+/* Sets the layers with experts: those whose number, from 1, is a multiple of decoder_sparse_step, without those of
+ * mlp_only_layers. */
+static status read_sparse_layers(model_config *c, const keys *k)
+{
+    int64_t step = 1;
+    json_t *dense;
+    TRY(keys_int(k, "decoder_sparse_step", 1, INT32_MAX, &step));
+    TRY(keys_array(k, "mlp_only_layers", &dense));
+    for (int i = 0; i < c->n_layers; i++) c->sparse[i] = (i + 1) % step == 0;
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        const json_t *at = json_array_get(dense, i);
+        const int64_t layer = json_integer_value(at);
+        if (!json_is_integer(at) || layer < 0 || layer >= c->n_layers)
+            return keys_wrong(k, "mlp_only_layers[]", at, "the index of a layer");
+        c->sparse[layer] = 0;
+    }
+    return ST_OK;
+}
+
+static status read_experts(model_config *c, const model_family *f, const keys *k)
+{
+    int64_t n = f->n_experts, chosen = f->n_chosen, width = f->expert_ffn, shared = f->shared_ffn;
+    if (!f->experts) return ST_OK;
+    TRY(keys_int(k, "num_experts", 0, EXPERTS_MAX, &n)); /* transformers 5 saves the other key */
+    TRY(keys_int(k, "num_local_experts", 0, EXPERTS_MAX, &n));
+    if (n == 0 && f->experts == EXPERTS_ALL)
+        return keys_wrong(k, "num_local_experts", json_object_get(k->obj, "num_local_experts"), "at least 1");
+    if (n == 0) return ST_OK;
+    TRY(keys_int(k, "num_experts_per_tok", 1, EXPERTS_MAX, &chosen));
+    if (chosen > n)
+        return err_set(k->e, ST_FORMAT, "%s: \"num_experts_per_tok\" is %lld, expected at most the %lld experts",
+                       k->file, (long long)chosen, (long long)n);
+    c->n_experts = (int)n;
+    c->n_chosen = (int)chosen;
+    c->expert_ffn = c->ffn;
+    c->normalize = true;
+    for (int i = 0; i < c->n_layers; i++) c->sparse[i] = 1;
+    if (f->experts == EXPERTS_ALL) return ST_OK;
+    c->normalize = false;
+    TRY(keys_int(k, "moe_intermediate_size", 1, FFN_MAX, &width));
+    if (f->shared_ffn) TRY(keys_int(k, "shared_expert_intermediate_size", 0, FFN_MAX, &shared));
+    TRY(keys_bool(k, "norm_topk_prob", &c->normalize));
+    c->expert_ffn = (int)width;
+    c->shared_ffn = (int)shared;
+    return read_sparse_layers(c, k);
 }
 
 static status read_text(model_config *c, const model_family *f, const keys *k)
@@ -211,6 +275,7 @@ static status read_text(model_config *c, const model_family *f, const keys *k)
     TRY(read_dims(c, f, k));
     TRY(read_switches(c, f, k));
     TRY(read_window(c, f, k));
+    TRY(read_experts(c, f, k));
     TRY(config_read_rope(c, k));
     return config_count(c, k->e);
 }
@@ -300,13 +365,14 @@ done:
 
 status config_copy(model_config *c, const model_config *from, err *e)
 {
-    size_t n = 2 * (size_t)from->n_layers, half = (size_t)from->rotary / 2;
+    size_t n = 3 * (size_t)from->n_layers, half = (size_t)from->rotary / 2;
     size_t n_divisors = from->rope.long_divisors ? 2 * half : half;
     *c = *from;
-    c->window = c->kv_window = NULL;
+    c->window = c->kv_window = c->sparse = NULL;
     c->divisors = NULL;
     TRY(MEM_NEW(&c->window, n, e));
     c->kv_window = c->window + c->n_layers;
+    c->sparse = c->kv_window + c->n_layers;
     memcpy(c->window, from->window, n * sizeof *c->window);
     if (!from->divisors) return ST_OK;
     TRY(MEM_NEW(&c->divisors, n_divisors, e));

@@ -228,7 +228,7 @@ status config_read_rope(model_config *c, const keys *root)
     json_t *scaling, *params;
     c->rotary = c->head_dim;
     c->n_ropes = 1;
-    c->rope = (rope_config){.theta = 10000, .head_dim = c->head_dim};
+    c->rope = (rope_config){.theta = c->family->theta > 0 ? c->family->theta : 10000, .head_dim = c->head_dim};
     TRY(keys_real(root, "rope_theta", 1.000001, 1e18, &c->rope.theta));
     TRY(read_partial(c, root));
     c->rope.head_dim = c->rotary;

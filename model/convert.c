@@ -39,11 +39,12 @@ static const source_tensor *tensor_of(const converter *h, const weight_spec *w)
     return w->from.data ? &w->from : &h->of->weights[0].from;
 }
 
-/* Returns the type that a matrix gets. An embedding, whose rows are only looked up, is not quantized. */
+/* Returns the type that a matrix gets. An embedding, whose rows are only looked up, is not quantized, nor is a router.
+ */
 static dtype target(const converter *h, const weight_spec *w)
 {
     bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
-    return h->o->type == DT_COUNT || looked_up ? w->slot->type : h->o->type;
+    return h->o->type == DT_COUNT || looked_up || w->kept ? w->slot->type : h->o->type;
 }
 
 static const char *option_of(const converter *h)

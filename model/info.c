@@ -58,6 +58,12 @@ static void print_config(const model_config *c, FILE *f)
     size_t kv = 2 * (size_t)c->n_kv * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
     fprintf(f, "%-14s %s\n", "architecture", c->arch);
     fprintf(f, "%-14s %.2f M (%lld)\n", "parameters", (double)c->n_params * 1e-6, (long long)c->n_params);
+    if (c->n_experts) {
+        fprintf(f, "%-14s %.2f M (%lld) for a token\n", "active", (double)c->n_active * 1e-6, (long long)c->n_active);
+        fprintf(f, "%-14s %d of %d, feed-forward %d", "experts", c->n_chosen, c->n_experts, c->expert_ffn);
+        if (c->shared_ffn) fprintf(f, ", shared %d", c->shared_ffn);
+        fputc('\n', f);
+    }
     fprintf(f, "%-14s %d\n", "layers", c->n_layers);
     fprintf(f, "%-14s %d query, %d key-value, dimension %d\n", "heads", c->n_heads, c->n_kv_heads, c->head_dim);
     fprintf(f, "%-14s %d, feed-forward %d\n", "hidden", c->hidden, c->ffn);

@@ -41,7 +41,8 @@ typedef struct block_kind block_kind;
 typedef struct block block;
 typedef struct weight_spec weight_spec;
 
-/* Contents of config.json. With several ranks (comm.h), the heads and the feed-forward are this rank's. */
+/* Contents of config.json. With several ranks (comm.h), the heads and the widths of feed-forwards are this
+ * rank's. */
 typedef struct {
     char arch[48]; /* e.g. "LlamaForCausalLM" */
     int n_layers, n_heads, n_kv_heads, head_dim;
@@ -49,15 +50,19 @@ typedef struct {
     float rms_eps;
     bool tied; /* the output matrix is the embedding; model_find clears it if the files hold two different matrices */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
-    int *window;           /* [n_layers]: sliding window of each layer, 0: none */
-    int n_kv, *kv_window;  /* number of layers with keys and values, and their windows [n_kv] */
+    int n_experts, n_chosen;    /* experts of a layer that has them, and those that a token runs; 0: none */
+    int expert_ffn, shared_ffn; /* width of an expert, and of the one that all tokens run; 0: none */
+    bool normalize;             /* the factors of the chosen experts add up to 1 */
+    int *sparse;                /* [n_layers]: 1 for layers with experts */
+    int64_t max_positions;      /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
+    int *window;                /* [n_layers]: sliding window of each layer, 0: none */
+    int n_kv, *kv_window;       /* number of layers with keys and values, and their windows [n_kv] */
     int rotary, n_ropes; /* rotated channels of a head; number of rotary embeddings: 1, or 2 (window_rope in layers with
                             a window) */
     rope_config rope, window_rope;
     float *divisors; /* rope.divisors, then rope.long_divisors if it has them */
     const model_family *family;
-    int64_t n_params;
+    int64_t n_params, n_active; /* all, and those used for one token (with the whole embedding) */
 } model_config;
 
 /* Returns the index of a layer's rotary embedding. 0: rope, 1: window_rope. */

@@ -66,10 +66,10 @@ typedef struct {
     rng r;
 } filler;
 
-/* Returns the type of a weight. Norms, biases and the embedding are never quantized. */
+/* Returns the type of a weight. Norms, biases, routers and the embedding are never quantized. */
 static dtype type_of(const filler *f, const weight_spec *w)
 {
-    bool plain = w->vector || w->slot == &f->m->embed;
+    bool plain = w->vector || w->kept || w->slot == &f->m->embed;
     return plain && dtype_in_qblocks(f->type) ? DT_BF16 : f->type;
 }
 

@@ -188,14 +188,39 @@ static status find_codes(const folder *f, const char *name, char found[NAME_BYTE
     return ST_OK;
 }
 
+/* Writes Mixtral's name of a router or of an expert's matrix; false for other weights. */
+static bool mixtral_name(char out[NAME_BYTES], const char *name)
+{
+    static const char *const parts[][2] = {{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
+    const char *mlp = strstr(name, ".mlp.");
+    int expert, at = 0;
+    if (!mlp) return false;
+    const char *rest = mlp + strlen(".mlp.");
+    const int stem = (int)(mlp - name);
+    if (strcmp(rest, "gate.weight") == 0) {
+        snprintf(out, NAME_BYTES, "%.*s.block_sparse_moe.%s", stem, name, rest);
+        return true;
+    }
+    if (sscanf(rest, "experts.%d.%n", &expert, &at) != 1 || at == 0) return false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const size_t n = strlen(parts[i][0]);
+        if (strncmp(rest + at, parts[i][0], n) != 0) continue;
+        snprintf(out, NAME_BYTES, "%.*s.block_sparse_moe.experts.%d.%s%s", stem, name, expert, parts[i][1],
+                 rest + at + n);
+        return true;
+    }
+    return false;
+}
+
 static status find(tensor_source *s, const char *name, source_tensor *t, err *e)
 {
     folder *f = folder_of(s);
-    char found[NAME_BYTES];
+    char found[NAME_BYTES], other[NAME_BYTES];
     const st_tensor *x = NULL;
     const char *file = NULL;
     size_t stem = 0;
     TRY(find_codes(f, name, found, &stem, e));
+    if (!found[0] && mixtral_name(other, name)) TRY(find_codes(f, other, found, &stem, e));
     if (!found[0]) return ST_OK;
     TRY(find_tensor(f, found, &x, &file, e));
     *t = (source_tensor){

@@ -10,9 +10,15 @@
 
 /* ---- blocks ---- */
 
-static size_t room_of(const block_kind *k)
+/* Returns the bytes of a block's weights. */
+static size_t size_of(const block_kind *k, const model_config *c)
 {
-    return (k->size + 15) / 16 * 16;
+    return k->size + k->expert_size * (size_t)c->n_experts;
+}
+
+static size_t room_of(const block_kind *k, const model_config *c)
+{
+    return (size_of(k, c) + 15) / 16 * 16;
 }
 
 /* Returns the kind of block i (0 or 1) of a layer; NULL: the layer lacks it. */
@@ -27,7 +33,7 @@ status blocks_create(block **out, size_t *n, const model_config *c, err *e)
     unsigned char *weights;
     bytes = (bytes + 15) / 16 * 16;
     for (int i = 0; i < 2 * c->n_layers; i++)
-        if (kind_at(c, i / 2, i % 2)) bytes += room_of(kind_at(c, i / 2, i % 2));
+        if (kind_at(c, i / 2, i % 2)) bytes += room_of(kind_at(c, i / 2, i % 2), c);
     TRY(mem_alloc((void **)out, bytes, 1, "blocks", e));
     weights = (unsigned char *)*out + (2 * (size_t)c->n_layers * sizeof(block) + 15) / 16 * 16;
     *n = 0;
@@ -35,7 +41,7 @@ status blocks_create(block **out, size_t *n, const model_config *c, err *e)
         const block_kind *k = kind_at(c, i / 2, i % 2);
         if (!k) continue;
         (*out)[(*n)++] = (block){k, weights, i / 2, k->keeps_kv ? (int)kv++ : -1, k->declare ? (int)state++ : -1};
-        weights += room_of(k);
+        weights += room_of(k, c);
     }
     return ST_OK;
 }
@@ -43,7 +49,7 @@ status blocks_create(block **out, size_t *n, const model_config *c, err *e)
 status blocks_copy(block **out, const block *from, size_t n, const model_config *c, err *e)
 {
     TRY(blocks_create(out, &n, c, e));
-    for (size_t i = 0; i < n; i++) memcpy((*out)[i].w, from[i].w, from[i].kind->size);
+    for (size_t i = 0; i < n; i++) memcpy((*out)[i].w, from[i].w, size_of(from[i].kind, c));
     return ST_OK;
 }
 
@@ -153,10 +159,12 @@ status config_count(model_config *c, err *e)
     model m = {.config = *c};
     TRY(blocks_create(&m.blocks, &m.n_blocks, c, e));
     status st = model_list_weights(&m, 0, 1, e);
-    c->n_params = 0;
+    c->n_params = c->n_active = 0;
     c->n_kv = 0;
     for (const weight_spec *w = m.weights; st == ST_OK && w < weights_end(&m); w++)
         c->n_params += (int64_t)w->rows * (int64_t)w->cols;
+    for (const weight_spec *w = m.weights; st == ST_OK && w < weights_end(&m); w++)
+        c->n_active += (int64_t)((double)w->rows * (double)w->cols * weight_share(w, c));
     for (const block *b = m.blocks; b < m.blocks + m.n_blocks; b++)
         if (b->kv >= 0) c->kv_window[c->n_kv++] = c->window[b->layer];
     mem_free(m.weights);

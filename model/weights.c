@@ -220,9 +220,14 @@ static status split(model_config *c, const char *name, const backend *be, err *e
     if (c->ffn % n)
         return err_set(e, ST_USAGE, "--tp %d: %s has a feed-forward of %d, not a multiple of %d", n, path_tail(name),
                        c->ffn, n);
+    if (c->expert_ffn % n || c->shared_ffn % n)
+        return err_set(e, ST_USAGE, "--tp %d: %s has experts of width %d (shared: %d), not a multiple of %d", n,
+                       path_tail(name), c->expert_ffn, c->shared_ffn, n);
     c->n_heads /= n;
     c->n_kv_heads /= n;
     c->ffn /= n;
+    c->expert_ffn /= n;
+    c->shared_ffn /= n;
     return ST_OK;
 }
 
@@ -311,7 +316,8 @@ void model_finish(model *m)
         dtype t = w->slot->type;
         bool all = w->read_rows == w->rows || (w->slot == &m->embed && head_is_shared(m));
         m->weight_bytes += weight_size(w, t);
-        m->decode_bytes += all ? weight_size(w, t) : w->read_rows * weight_bytes(t, 1, w->cols);
+        size_t read = all ? weight_size(w, t) : w->read_rows * weight_bytes(t, 1, w->cols);
+        m->decode_bytes += (size_t)((double)read * weight_share(w, &m->config));
         if (typed || w->vector || w->layer < 0) continue;
         m->type = t;
         typed = true;
@@ -325,7 +331,7 @@ double model_products(const model *m)
 {
     double n = 0;
     for (const weight_spec *w = m->weights; w < weights_end(m); w++)
-        if (w->layer >= 0 && !w->vector) n += (double)w->read_rows * (double)w->cols;
+        if (w->layer >= 0 && !w->vector) n += (double)w->read_rows * (double)w->cols * weight_share(w, &m->config);
     return n;
 }
 
@@ -441,6 +447,9 @@ static void hash_more(sha256 *hash, const model_config *c)
         snprintf(line, sizeof line, "%d %s %s\n", l, mixer ? mixer->name : "-", ffn ? ffn->name : "-");
         sha256_add(hash, line, strlen(line));
     }
+    snprintf(line, sizeof line, "%d of %d experts of %d, shared %d%s\n", c->n_chosen, c->n_experts, c->expert_ffn,
+             c->shared_ffn, c->normalize ? ", normalized" : "");
+    if (c->n_experts) sha256_add(hash, line, strlen(line));
     if (c->rotary != c->head_dim) sha256_add(hash, &c->rotary, sizeof c->rotary);
     if (c->n_ropes > 1) hash_rope(hash, &c->window_rope);
 }

@@ -32,6 +32,8 @@ struct weight_spec {
     int layer;         /* -1: not in a layer */
     bool vector;       /* shape [cols] in the file, otherwise [rows, cols] */
     bool norm;         /* weights of a norm */
+    bool chosen;       /* of an expert: a token reads n_chosen of n_experts of them */
+    bool kept;         /* a matrix that keeps the type of the files */
     weight *slot;
     size_t all_rows, all_cols, first_row, first_col; /* shape in the file, and the start of this rank's part */
     char whole[WEIGHT_NAME];                         /* tensor that files may have instead; "": none */
@@ -60,6 +62,12 @@ static inline size_t weight_size(const weight_spec *w, dtype t)
     return weight_bytes(t, w->rows, w->cols);
 }
 
+/* Returns the part of a weight's products that a token needs, on average over the experts. */
+static inline double weight_share(const weight_spec *w, const model_config *c)
+{
+    return w->chosen ? (double)c->n_chosen / c->n_experts : 1;
+}
+
 /* Returns the bytes of a weight, rounded up to the alignment of weights in one allocation. */
 static inline size_t weight_room(const weight_spec *w, dtype t)
 {
@@ -85,6 +93,11 @@ struct model_family {
     bool query_scale;    /* reads llama_4_scaling_beta, and requires rope_parameters */
     bool longrope;       /* rope kinds "su" and "yarn" are longrope */
     bool window_rope;    /* layers with a window may have another rotary embedding */
+    double theta;        /* default of rope_theta; 0: 10000 */
+    /* Layers with experts. EXPERTS_ALL: every one; experts are as wide as intermediate_size, and the factors of the
+     * chosen ones are normalized. EXPERTS_BY_LAYER: by decoder_sparse_step and mlp_only_layers. */
+    enum { EXPERTS_NONE, EXPERTS_ALL, EXPERTS_BY_LAYER } experts;
+    int n_experts, n_chosen, expert_ffn, shared_ffn; /* defaults if the keys are absent */
     /* Kinds of the two blocks of a layer; a layer may lack one (NULL). */
     const block_kind *(*mixer)(const model_config *c, int layer);
     const block_kind *(*ffn)(const model_config *c, int layer);

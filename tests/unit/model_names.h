@@ -16,4 +16,7 @@ static const char *const MODEL_NAMES[] = {
     "ministral3-vision-f16",
     "ministral-layers-f16",
     "mistral3-vision-bf16",
+    "mixtral-f16",
+    "qwen2-moe-bf16",
+    "qwen3-moe-f32",
 };

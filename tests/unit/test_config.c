@@ -82,6 +82,9 @@ static void test_defaults(void)
 #define MISTRAL "\"architectures\":[\"MistralForCausalLM\"]"
 #define QWEN2   "\"architectures\":[\"Qwen2ForCausalLM\"]"
 #define QWEN3   "\"architectures\":[\"Qwen3ForCausalLM\"]"
+#define MIXTRAL "\"architectures\":[\"MixtralForCausalLM\"]"
+#define QWEN2E  "\"architectures\":[\"Qwen2MoeForCausalLM\"]"
+#define QWEN3E  "\"architectures\":[\"Qwen3MoeForCausalLM\"]"
 
 static void test_spellings(void)
 {
@@ -104,6 +107,25 @@ static void test_spellings(void)
     GOOD("{" QWEN3 ",\"attention_bias\":true,\"head_dim\":null}", c.qkv_bias && c.o_bias && c.head_dim == 8);
     GOOD("{\"hidden_act\":\"swish\"}", c.hidden == 64);
     GOOD("{\"eos_token_id\":[1,2],\"pad_token_id\":-1,\"rope_scaling\":null,\"auto_map\":{}}", c.hidden == 64);
+}
+
+static void test_experts(void)
+{
+    GOOD("{" MIXTRAL "}", c.n_experts == 8 && c.n_chosen == 2 && c.expert_ffn == 172 && c.normalize && c.sparse[0] &&
+                              c.rope.theta == 1e6 && c.window[0] == 0 && c.rms_eps == 1e-5f);
+    GOOD("{" MIXTRAL ",\"sliding_window\":64}", c.window[3] == 64);
+    GOOD("{" QWEN2E "}", c.n_experts == 60 && c.n_chosen == 4 && c.expert_ffn == 1408 && c.shared_ffn == 5632 &&
+                             !c.normalize && c.qkv_bias && !c.o_bias);
+    GOOD("{" QWEN2E ",\"qkv_bias\":false,\"shared_expert_intermediate_size\":0,\"sliding_window\":0}",
+         !c.qkv_bias && c.shared_ffn == 0);
+    GOOD("{" QWEN3E ",\"num_local_experts\":16,\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":0}",
+         c.n_experts == 16 && c.n_chosen == 8 && c.normalize && c.shared_ffn == 0 && c.qk_norm && c.head_dim == 8);
+    GOOD("{" QWEN3E ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[3]}",
+         !c.sparse[0] && c.sparse[1] && !c.sparse[2] && !c.sparse[3]);
+    GOOD("{" QWEN3E ",\"num_experts\":0}", c.n_experts == 0 && !c.sparse[0] && c.n_active == c.n_params);
+    /* each of 4 layers runs 1 of 2 experts of 3 matrices */
+    GOOD("{" MIXTRAL ",\"num_local_experts\":2,\"num_experts_per_tok\":1}",
+         c.n_params - c.n_active == 4LL * 3 * 64 * 172);
 }
 
 /* Keys that are not read may have values that C cannot hold. A key that is read is not mistaken for an absent one. */
@@ -274,6 +296,15 @@ static const struct {
      "\"architectures\" is Phi3SmallForCausalLM; supported"},
     {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"phimoe\"}", "\"model_type\" is phimoe; supported"},
     {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"gpt2\"}", "\"model_type\" is gpt2; supported"},
+    {ST_FORMAT, "{" MIXTRAL ",\"num_local_experts\":0}", "\"num_local_experts\" is 0, expected at least 1"},
+    {ST_FORMAT, "{" MIXTRAL ",\"num_local_experts\":4097}", "\"num_local_experts\" is 4097, expected"},
+    {ST_FORMAT, "{" QWEN3E ",\"num_experts_per_tok\":129}",
+     "\"num_experts_per_tok\" is 129, expected at most the 128 experts"},
+    {ST_FORMAT, "{" QWEN3E ",\"num_experts_per_tok\":0}", "\"num_experts_per_tok\" is 0, expected"},
+    {ST_FORMAT, "{" QWEN3E ",\"decoder_sparse_step\":0}", "\"decoder_sparse_step\" is 0, expected"},
+    {ST_FORMAT, "{" QWEN3E ",\"mlp_only_layers\":[4]}", "\"mlp_only_layers[]\" is 4, expected the index of a layer"},
+    {ST_FORMAT, "{" QWEN3E ",\"mlp_only_layers\":[null]}", "\"mlp_only_layers[]\" is null, expected"},
+    {ST_FORMAT, "{" QWEN3E ",\"moe_intermediate_size\":0}", "\"moe_intermediate_size\" is 0, expected"},
     {ST_FORMAT, "{\"architectures\":\"-\"}", "\"architectures\" is missing"},
     {ST_FORMAT, "{\"architectures\":\"Llama\"}", "\"architectures\" is the string \"Llama\", expected a list"},
     {ST_FORMAT, "{\"architectures\":[1]}", "\"architectures[0]\" is 1, expected a string"},
@@ -471,6 +502,7 @@ int main(void)
 {
     test_defaults();
     test_spellings();
+    test_experts();
     test_numbers();
     test_families();
     test_windows();
