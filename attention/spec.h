@@ -190,12 +190,20 @@ gqa_mode attn_gqa(const attn_spec *s);
 
 /* ---- the table ---- */
 
+/* A name for a strategy with parameters. */
+typedef struct {
+    const char *name, *strategy, *method, *summary;
+} attn_alias;
+
+/* Returns the alias with which `text` begins, alone or before a colon; NULL: none. */
+const attn_alias *attn_alias_find(const char *text);
+const attn_alias *attn_aliases(void); /* ends with name NULL */
 const attn_method *attn_method_find(const char *name);
 /* Returns the error for an unknown name, ST_USAGE, with the option, the nearest name and all names. */
 status attn_method_unknown(const char *option, const char *name, err *e);
 const attn_method *const *attn_methods(void); /* NULL-terminated */
 const char *attn_method_name(const attn_method *m);
-/* Prints --help-attn: a method with its parameters, defaults and source; NULL: the list of methods. */
+/* Prints --help-attn: a method with its parameters, defaults and source; NULL: the list of methods and aliases. */
 void attn_print_help(FILE *f, const attn_method *m);
 
 #endif

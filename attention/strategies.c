@@ -42,6 +42,26 @@ static const attn_param certify_param = {CERTIFY_PARAM};
 METHODS(DECLARE)
 static const attn_method *const table[] = {METHODS(ROW) NULL};
 
+/* Chosen by measurements: doc/methods.md 13b. */
+#define AUTO "fier:budget=4096:force_sink=4:force_recent=32"
+static const attn_alias aliases[] = {
+    {"auto", AUTO, "fier", AUTO ", exact up to 4096 tokens"},
+    {NULL, NULL, NULL, NULL},
+};
+
+const attn_alias *attn_aliases(void)
+{
+    return aliases;
+}
+
+const attn_alias *attn_alias_find(const char *text)
+{
+    size_t n = strcspn(text, ":");
+    for (const attn_alias *a = aliases; a->name; a++)
+        if (strlen(a->name) == n && memcmp(a->name, text, n) == 0) return a;
+    return NULL;
+}
+
 const attn_method *const *attn_methods(void)
 {
     return table;
@@ -228,11 +248,13 @@ static status certify_refused(const attn_spec *s, err *e)
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e)
 {
     char copy[sizeof s->text], what[sizeof s->text + 16], *save = NULL;
+    const attn_alias *as = attn_alias_find(text);
+    const char *begin = as ? as->strategy : "", *rest = as ? text + strlen(as->name) : text;
     *s = (attn_spec){0};
-    if (strlen(text) >= sizeof s->text) return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
-    strcpy(s->text, text);
-    strcpy(copy, text);
-    snprintf(what, sizeof what, "--attn %s", text);
+    int n = snprintf(s->text, sizeof s->text, "%s%s", begin, rest);
+    if ((size_t)n >= sizeof s->text) return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
+    strcpy(copy, s->text);
+    snprintf(what, sizeof what, "--attn %s", s->text);
     char *name = strtok_r(copy, ":", &save);
     s->method = name ? attn_method_find(name) : NULL;
     if (!s->method) return attn_method_unknown("--attn", name ? name : text, e);
@@ -411,6 +433,7 @@ void attn_print_help(FILE *f, const attn_method *m)
 {
     if (!m) {
         for (size_t i = 0; table[i]; i++) print_summary(f, table[i]->name, table[i]->summary);
+        for (const attn_alias *a = aliases; a->name; a++) print_summary(f, a->name, a->summary);
         print_summary(f, "all", "every strategy (in lists)");
         return;
     }

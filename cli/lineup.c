@@ -12,6 +12,13 @@
 
 /* ---- one strategy, or a list ---- */
 
+/* Prints the strategy that an alias stands for. */
+static void note_alias(const char *text, const attn_spec *s)
+{
+    const attn_alias *as = attn_alias_find(text);
+    if (as) out_note("--attn %s: %s", text, strcmp(text, as->name) == 0 ? as->summary : s->text);
+}
+
 status attn_args_read(attn_options *out, kv_tier *place, const attn_args *a, err *e)
 {
     *out = (attn_options){.skip = a->skip, .certify = a->certify, .kv = kv_plain(DT_F16)};
@@ -76,6 +83,7 @@ status attn_args_parse(attn_spec *out, const attn_args *a, const char *command, 
     if (st == ST_OK && r.n_names != 1)
         st = err_set(e, ST_USAGE, "--attn: %s accepts one strategy, found %zu", command, r.n_names);
     if (st == ST_OK) *out = l.run[0].spec;
+    if (st == ST_OK && a->names) note_alias(a->names, out);
     lineup_free(&l);
     return st;
 }

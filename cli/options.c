@@ -236,7 +236,9 @@ int options_printed(void)
 
 int options_help_attn(const char *name)
 {
-    const attn_method *m = attn_method_find(name);
+    const attn_alias *as = attn_alias_find(name);
+    const attn_method *m = attn_method_find(as ? as->method : name);
+    if (as) printf("%s: %s\n\n", as->name, as->summary);
     if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) {
         err e = {0};
         attn_method_unknown("--help-attn", name, &e);

@@ -115,6 +115,7 @@ static void print_choices(const char *arg)
 static void print_strategies(void)
 {
     for (const attn_method *const *m = attn_methods(); *m; m++) puts(attn_method_name(*m));
+    for (const attn_alias *a = attn_aliases(); a->name; a++) puts(a->name);
 }
 
 /* Completes the value of the option `word`. False: it is not an option with a value. */

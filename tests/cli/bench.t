@@ -33,8 +33,8 @@ if command -v jq >/dev/null; then
     run bench --shape tiny --threads 1 --ctx 200 --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --samples 3 --quiet --json "$tmp/r.json"
     holds '.results | all(.tokens == 200 and (.filled | not)) and .[0].attended == 100.5' "up to 8k the whole prompt is timed"
     run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all,infllm:sink=4:local=64:block=16 --budget 640 --batch 2 --samples 3 --quiet --json "$tmp/r.json"
-    all=$("$RUN" --help-attn list | grep -cE '^  [a-z0-9]+ ') # with the word all, without infllm's default and codes, which f16 rows lack
-    holds "(.options.fill) and (.options.seed == 42) and (.results | length == $all - 2 and all(.filled))" "--fill: every strategy, for a batch"
+    all=$("$RUN" --help-attn list | grep -cE '^  [a-z0-9]+ ') # with all and auto, without infllm's default and codes, which f16 rows lack
+    holds "(.options.fill) and (.options.seed == 42) and (.results | length == $all - 3 and all(.filled))" "--fill: every strategy, for a batch"
     run bench --shape tiny --threads 1 --ctx 64 --phase decode --attn full,actqkv:budget=64 --samples 3 --quiet --json "$tmp/r.json"
     holds '(.results | length == 1) and (.left_out | length == 1) and (.left_out[0] | .attn == "actqkv:budget=64" and
         .ctx == 64 and (.reason | test("budget")))' "what cannot run is listed with the reason"

@@ -27,6 +27,21 @@ fi
 divergence --attn full --kv f32 --json "$tmp/exact.json"
 check "full attention over float32 rows is the reference" test "$(grep -cE '"(kl|kl_p99)": 0(\.0)?,' "$tmp/exact.json")" = 4
 
+# The alias auto.
+divergence --attn full,auto,auto:budget=40 --budget 16 --json "$tmp/report.json"
+if command -v jq >/dev/null; then
+    check "auto is a strategy with a budget of its own" \
+        jq -e '.results[2] | .attn == "fier:budget=4096:force_sink=4:force_recent=32" and .budget == 4096' "$tmp/report.json"
+    check "a parameter after auto counts" jq -e '.results[4].budget == 40 and .results[4].attended < 50' "$tmp/report.json"
+    check "auto is exact up to its budget" jq -e '.results | (.[0].kl == .[2].kl) and (.[1].kl == .[3].kl) and (.[5].kl > .[3].kl)' \
+        "$tmp/report.json"
+else
+    skip "jq is not there"
+fi
+run generate -p "one two" -n 4 --temp 0 --threads 1 --attn auto --save "$tmp/auto.session"
+err_has "--attn auto: fier:budget=4096:force_sink=4:force_recent=32, exact up to 4096 tokens" "generate says what auto is"
+check "a session has the resolved name" grep -aq 'fier:budget=4096:' "$tmp/auto.session"
+
 # A row gives the same alone. An interrupted run continues.
 divergence --attn streaming:budget=16 -o "$tmp/one.jsonl"
 grep '"streaming' "$tmp/a.jsonl" | sed 1d | sort >"$tmp/a"

@@ -22,6 +22,7 @@ completes --trials "options of a command" passkey ""
 completes -m "letters" passkey --
 completes prefill "values of an option" passkey --protocol ""
 completes quest "strategies" generate --attn ""
+completes auto "and their aliases" generate --attn ""
 completes --cot "options of a command of two words" eval longbench2 -
 run --complete passkey --json ""
 check "a file's name is left to the shell" test ! -s "$tmp/out"

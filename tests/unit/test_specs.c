@@ -213,6 +213,24 @@ static const char *store_of(const char *name)
     return strcmp(name, "codes") == 0 ? ":kv=kivi4" : "";
 }
 
+static void check_alias(void)
+{
+    attn_spec s;
+    char name[ATTN_WRITTEN], store[128];
+    const attn_options few = {.budget = 8, .has_budget = true, .kv = kv_plain(DT_F16)};
+    err e = {0};
+    is_ok(attn_spec_parse(&s, "auto", &few, &e), &e, "auto");
+    is_str(s.text, "fier:budget=4096:force_sink=4:force_recent=32", "is a strategy with a budget");
+    is_int(s.budget, 4096, "whatever --budget is");
+    attn_spec_write(&s, name, store);
+    ok(strncmp(name, "fier:budget=4096:", 17) == 0, "is written under the strategy's name: %s", name);
+    is_ok(attn_spec_parse(&s, "auto:skip=1:budget=64", &few, &e), &e, "auto with parameters");
+    is_int(s.budget, 64, "whose parameters come last");
+    ok(s.skip.has[0] && !s.skip.has[1], "all of them");
+    is_err(attn_spec_parse(&s, "auto:page=4", &few, &e), &e, ST_USAGE, "has no parameter 'page'", "no others");
+    ok(!attn_alias_find("automatic") && !attn_alias_find("") && attn_alias_find("auto:p=0.9"), "names of aliases");
+}
+
 /* --budget, --skip, --kv. */
 static void check_options(void)
 {
@@ -334,6 +352,7 @@ int main(void)
     check_texts();
     check_shapes();
     check_options();
+    check_alias();
     check_gqa();
     return tap_done();
 }
