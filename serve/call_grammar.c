@@ -8,6 +8,7 @@
 #include "kernels/base/mem.h"
 #include "serve/api_impl.h"
 #include "serve/sched_impl.h"
+#include "tokenizer/call_tags.h"
 
 enum { NOTHING = -2, PARTS = 16 };
 
@@ -98,6 +99,111 @@ static status tag_arguments(const composer *c, sequence_parts *p, const json_t *
     return st;
 }
 
+/* True if a property allows each text. */
+static bool is_any_text(const json_t *schema)
+{
+    static const char *const keys[] = {"type", "title", "description", "default", "examples", "format", NULL};
+    const char *key, *type = json_string_value(json_object_get(schema, "type"));
+    const json_t *v;
+    bool any = type && strcmp(type, "string") == 0;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, v)
+    {
+        int k = 0;
+        while (keys[k] && strcmp(keys[k], key) != 0) k++;
+        any &= keys[k] != NULL;
+    }
+    return any;
+}
+
+/* Stores what follows the key of a property: its value as text, or as JSON if it cannot be a string. */
+static status strict_value(const composer *c, grammar_node *out, const json_t *function, const char *name,
+                           const char *root, err *e)
+{
+    static const char *const shared[] = {"$defs", "definitions"};
+    const json_t *all = json_object_get(function, "parameters");
+    const json_t *own = json_object_get(json_object_get(all, "properties"), name);
+    const unsigned types = call_type_of(function, name).types;
+    sequence_parts p = {0};
+    grammar_node value = -1;
+    add_text(c, &p, c->w->value);
+    if (is_any_text(own)) add(&p, grammar_until(c->b, c->w->until));
+    else if (!types || (types & TYPE_STRING))
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s.properties.%.60s: strict supports strings without conditions in tags only", root, name);
+    else {
+        const schema_options o = {.root = root};
+        json_t *copy = json_copy((json_t *)(uintptr_t)own);
+        for (int i = 0; copy && i < 2; i++)
+            if (json_object_get(all, shared[i])) json_object_set(copy, shared[i], json_object_get(all, shared[i]));
+        status st = grammar_schema(&value, c->b, copy, &o, e);
+        json_decref(copy);
+        TRY(st);
+        add(&p, value);
+        add_text(c, &p, c->w->until);
+    }
+    *out = sequence_of(c, &p);
+    return ST_OK;
+}
+
+static bool is_required(const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (strcmp(json_string_value(json_array_get(list, i)), name) == 0) return true;
+    return false;
+}
+
+/* Refuses conditions on the whole of the parameters, which tags cannot follow. */
+static status check_strict(const json_t *schema, const char *root, err *e)
+{
+    static const char *const keys[] = {"$ref", "allOf", "anyOf",         "oneOf",
+                                       "enum", "const", "minProperties", "maxProperties"};
+    const json_t *list = json_object_get(schema, "required"), *properties = json_object_get(schema, "properties");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_object_get(schema, keys[i]))
+            return err_set(e, ST_UNSUPPORTED, "%s.%s: not supported for strict calls in tags", root, keys[i]);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_object_get(properties, json_string_value(json_array_get(list, i))))
+            return err_set(e, ST_UNSUPPORTED, "%s.required[%zu]: strict calls in tags need a property of this name",
+                           root, i);
+    if (json_object_size(properties) > CALL_MOST)
+        return err_set(e, ST_UNSUPPORTED, "%s.properties: more than %d for strict calls in tags", root, (int)CALL_MOST);
+    return ST_OK;
+}
+
+/* Stores the arguments of a strict function as tags: its parameters in the order of the schema. */
+static status strict_tags(const composer *c, sequence_parts *p, const json_t *function, const char *root, err *e)
+{
+    const json_t *schema = json_object_get(function, "parameters"), *v;
+    const schema_options o = {.root = root};
+    const char *names[CALL_MOST], *name;
+    grammar_node after[CALL_MOST], rest, whole;
+    sequence_parts end = {0};
+    size_t n = 0, last;
+    TRY(grammar_schema(&whole, c->b, schema, &o, e)); /* for its messages: the tags check less */
+    TRY(check_strict(schema, root, e));
+    json_object_foreach(json_object_get(schema, "properties"), name, v) names[n++] = name;
+    add_text(c, &end, c->w->end);
+    rest = sequence_of(c, &end);
+    last = n; /* properties up to this one, the next required one, may follow */
+    for (size_t k = n; k-- > 0;) {
+        grammar_node value = -1;
+        sequence_parts one = {0}, keyed = {0};
+        const bool required = is_required(schema, names[k]);
+        TRY(strict_value(c, &value, function, names[k], root, e));
+        add(&one, value);
+        add(&one, rest);
+        after[k] = sequence_of(c, &one);
+        if (required) last = k;
+        add_text(c, &keyed, c->w->key);
+        add(&keyed, grammar_names(c->b, names + k, after + k, (last < n ? last + 1 : n) - k));
+        const grammar_node either[] = {sequence_of(c, &keyed), sequence_of(c, &end)};
+        rest = last < n ? either[0] : grammar_choice(c->b, either, 2);
+    }
+    add(p, rest);
+    return ST_OK;
+}
+
 /* Stores what follows the name of tool i: its arguments and the end of the call. */
 static status arguments_of(const composer *c, grammar_node *out, size_t i, const json_t *function, err *e)
 {
@@ -106,9 +212,8 @@ static status arguments_of(const composer *c, grammar_node *out, size_t i, const
     add_text(c, &p, c->w->after);
     snprintf(root, sizeof root, "tools[%zu].function.parameters", i);
     if (c->w->key) {
-        if (json_is_true(json_object_get(function, "strict")))
-            return err_set(e, ST_UNSUPPORTED, "tools[%zu].function.strict: not supported for calls in tags", i);
-        TRY(tag_arguments(c, &p, function, e));
+        if (json_is_true(json_object_get(function, "strict"))) TRY(strict_tags(c, &p, function, root, e));
+        else TRY(tag_arguments(c, &p, function, e));
     } else if (json_is_true(json_object_get(function, "strict"))) {
         const schema_options o = {.root = root};
         grammar_node node;

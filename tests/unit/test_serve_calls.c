@@ -237,6 +237,37 @@ static void check_refused(void)
     free(text);
 }
 
+/* Strict arguments as tags are valid; a union of text and numbers, which tags do not tell apart, is refused. */
+static void check_tags(void)
+{
+    static const char *const formats[] = {"qwen_xml", "glm", "seed", "invoke"};
+    const call_format *before = v.calls.format;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        char body[1024];
+        v.calls.format = call_format_named(formats[i]);
+        snprintf(
+            body, sizeof body,
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
+            "\"name\":"
+            "\"%s\",\"strict\":true,\"parameters\":%s}}],\"parallel_tool_calls\":false,\"tool_choice\":\"required\","
+            "\"max_tokens\":300," SAMPLING "}",
+            formats[i], SCHEMA);
+        json_t *j = answer("/v1/chat/completions", body);
+        const json_t *message = json_object_get(first(j, "choices"), "message");
+        const char *arguments = text_at(json_object_get(first(message, "tool_calls"), "function"), "arguments");
+        ok(fits(arguments), "%s: the arguments follow the schema: %s", formats[i], arguments ? arguments : "none");
+        json_decref(j);
+    }
+    char *text =
+        body_at("/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\",\"tools\":[{"
+                "\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"
+                "\"object\",\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"]}}}}}]}");
+    ok(strstr(text, "parameters.properties.a: strict supports strings without"), "a union with text: %s", text);
+    free(text);
+    v.calls.format = before;
+}
+
 static long long usage(const json_t *answer, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(answer, "usage"), key));
@@ -297,6 +328,7 @@ int main(void)
         check_models();
         check_refused();
         check_metrics();
+        check_tags();
     }
     if (v.sched) sched_stop(v.sched);
     http_stop(v.http);
