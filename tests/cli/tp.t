@@ -173,7 +173,7 @@ run "$@" --tp 1
 err_has "NCCL 1.2.3" "or goes through it"
 if ldconfig -p 2>/dev/null | grep -q libnccl; then skip "the loader finds another NCCL first"; else
     folder="$tmp/venv/lib/python3.12/site-packages/nvidia/nccl/lib"
-    mkdir -p "$folder" && ln -s "$build/tests/cuda/nccl/libnccl.so.2" "$folder/"
+    mkdir -p "$folder" && cp "$build/tests/cuda/nccl/libnccl.so.2" "$folder/"
     ran env LD_LIBRARY_PATH= VIRTUAL_ENV="$tmp/venv" "$RUN" "$@" --tp 1
     err_has "NCCL 1.2.3" "which is found in a Python environment"
 fi
