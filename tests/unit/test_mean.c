@@ -65,8 +65,8 @@ static void mean_run(decoder *d, const attn_step *s, const block *b, size_t rows
     o->project(d->be, &p);
 }
 
-static const block_kind block_mean = {"mean",       false,   sizeof(mean_weights), mean_visit, mean_scratch,
-                                      mean_declare, mean_run};
+static const block_kind block_mean = {"mean",     false,        sizeof(mean_weights), 0,
+                                      mean_visit, mean_scratch, mean_declare,         mean_run};
 
 static const block_kind *mixer(const model_config *c, int layer)
 {
