@@ -90,13 +90,15 @@ static status weights(walk *k, const model_config *c, void *w)
 
 /* ---- the router ---- */
 
-/* Replaces logits [n] by their softmax. Sums in the order of the experts. */
+/* Replaces logits [n] by their softmax, or all of them by NaN if one is not finite. Sums in the order of the experts. */
 static void softmax(float *x, size_t n)
 {
     float top = x[0];
     double sum = 0;
-    for (size_t i = 1; i < n; i++)
-        if (x[i] > top) top = x[i];
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) top = NAN;
+        else if (x[i] > top) top = x[i];
+    }
     for (size_t i = 0; i < n; i++) {
         x[i] = expf(x[i] - top);
         sum += (double)x[i];

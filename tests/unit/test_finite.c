@@ -124,6 +124,27 @@ static void check_causes(void)
     check_cause(POISON_LOGIT, 0, "f16", "the output matrix");
 }
 
+/* An expert's logit beyond the range of float32, of either sign. */
+static void check_router(float value)
+{
+    enum { LAYER = 1, HIDDEN = 32, EXPERTS = 8 };
+    static float router[EXPERTS * HIDDEN], norm[HIDDEN];
+    engine_parts p;
+    session *s = NULL;
+    err e = {0};
+    if (!is_ok(parts_open(&p, "qwen3-moe-f32", "cpu", &e), &e, "a model with experts")) return;
+    moe_weights *w = p.m->blocks[2 * LAYER + 1].w;
+    is_int((int64_t)(w->router.rows * w->router.cols), EXPERTS * HIDDEN, "its router");
+    float *row_2 = poison_copy(&w->router, router) + 2 * HIDDEN;
+    poison_copy(&w->norm, norm);
+    for (int i = 0; i < HIDDEN; i++) row_2[i] = i == 0 ? value : 0, norm[i] = 100;
+    if (is_ok(session_new(&s, &p, "full", "f32", LIMIT, &e), &e, "a session"))
+        is_err(feed(s, 1, -1, false, &e), &e, ST_FORMAT, "the output of layer 1 is not finite", "a router of %g",
+               (double)value);
+    session_free(s);
+    parts_close(&p);
+}
+
 /* ---- steps ---- */
 
 static void check_steps(const engine_parts *p)
@@ -276,6 +297,8 @@ int main(void)
     check_attention("ref");
     check_attention("cpu");
     check_causes();
+    check_router(3e38f);
+    check_router(-3e38f);
     if (opened(&p, POISON_KEYS, 0, BAD)) {
         check_steps(&p);
         check_queue(&p);
