@@ -74,7 +74,7 @@ if command -v jq >/dev/null; then
     jq -j --argjson q "$q" '.gsm8k.logquant.user | sub("{question}"; $q) | sub("\n$"; "")' "$own/protocols.json"
     printf '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'; } >"$tmp/prompt"
     go gsm8k --rules logquant --limit 1 -n 1 -o "$tmp/log.jsonl"
-    check "LogQuant's prompt, with a second BOS" test "$(asked "$tmp/log.jsonl")" = "$(tokens --bos)"
+    check "LogQuant's prompt, with a second BOS" test "$(asked "$tmp/log.jsonl")" = "$(($(tokens) + 1))"
 else
     skip "jq is not there"
 fi

@@ -544,7 +544,7 @@ static void test_fixtures(void)
         model_close(m);
     }
     closedir(d);
-    is_int(n_models, 13, "checkpoints");
+    is_int(n_models, 18, "checkpoints");
     const char *real = tap_data("models/stories260K/hf");
     err e = {0};
     model *m = NULL;
