@@ -110,7 +110,7 @@ void *shim_stream(void)
 
 bool shim_on_device(const void *stream)
 {
-    return (uintptr_t)stream == (uintptr_t)(device + 1);
+    return !stream || (uintptr_t)stream == (uintptr_t)(device + 1); /* NULL: the default stream of each device */
 }
 
 /* Allocates device memory, filled with a nonzero pattern. */
