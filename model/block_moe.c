@@ -90,8 +90,7 @@ static status weights(walk *k, const model_config *c, void *w)
 
 /* ---- the router ---- */
 
-/* Replaces logits [n] by their softmax, or all of them by NaN if one is not finite. Sums in the order of the experts.
- */
+/* Replaces logits [n] by their softmax, or all of them by NaN if one is not finite. Sums in the experts' order. */
 static void softmax(float *x, size_t n)
 {
     float top = x[0];
