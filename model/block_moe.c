@@ -61,6 +61,11 @@ static size_t scratch(const model_config *c, size_t rows)
 
 static status list_expert(walk *k, const model_config *c, expert_weights *x, size_t i)
 {
+    static const weight_stack stacks[3][3] = {
+        {{"mlp.experts.gate_proj", 0, 1}, {"mlp.experts.gate_up_proj", 0, 2}},
+        {{"mlp.experts.up_proj", 0, 1}, {"mlp.experts.gate_up_proj", 1, 2}},
+        {{"mlp.experts.down_proj", 0, 1}},
+    };
     char name[WEIGHT_NAME];
     size_t h = (size_t)c->hidden, f = (size_t)c->expert_ffn, from = k->n;
     snprintf(name, sizeof name, "mlp.experts.%zu.gate_proj.weight", i);
@@ -69,7 +74,12 @@ static status list_expert(walk *k, const model_config *c, expert_weights *x, siz
     TRY(walk_rows(k, &x->up, name, f, h));
     snprintf(name, sizeof name, "mlp.experts.%zu.down_proj.weight", i);
     TRY(walk_cols(k, &x->down, name, h, f));
-    for (; from < k->n; from++) k->list[from].chosen = true;
+    for (size_t n = 0; n < 3; n++) {
+        weight_spec *w = &k->list[from + n];
+        w->chosen = true;
+        w->stacks = stacks[n];
+        w->expert = i;
+    }
     return ST_OK;
 }
 

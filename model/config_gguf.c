@@ -18,18 +18,24 @@ enum { ARCH_BYTES = 40, KEY_BYTES = 128 };
 
 /* Architectures by the value of general.architecture, and the "model_type" of the same model in a config.json. */
 typedef struct {
-    const char *arch, *model_type;
-    const char *allowed; /* key of `refused` that it may have; NULL: none */
+    const char *arch;
+    const char *model_type, *sparse; /* without and with experts; NULL: not supported */
+    const char *allowed;             /* key of `refused` that it may have; NULL: none */
     bool partial_rotary;
+    bool normalize; /* the factors of the chosen experts */
 } gguf_arch;
 
-static const gguf_arch archs[] = {{"llama", "llama", NULL, false},
-                                  {"qwen2", "qwen2", NULL, false},
-                                  {"qwen3", "qwen3", NULL, false},
-                                  {"mistral3", "ministral3", "attention.temperature_scale", false},
-                                  {"phi3", "phi3", "attention.sliding_window", true}};
+static const gguf_arch archs[] = {
+    {"llama", .model_type = "llama", .sparse = "mixtral", .normalize = true},
+    {"qwen2", .model_type = "qwen2"},
+    {"qwen2moe", .sparse = "qwen2_moe"},
+    {"qwen3", .model_type = "qwen3"},
+    {"qwen3moe", .sparse = "qwen3_moe", .normalize = true},
+    {"mistral3", .model_type = "ministral3", .allowed = "attention.temperature_scale"},
+    {"phi3", .model_type = "phi3", .allowed = "attention.sliding_window", .partial_rotary = true},
+};
 
-static const char SUPPORTED[] = "llama, mistral3, phi3, qwen2, qwen3";
+static const char SUPPORTED[] = "llama, mistral3, phi3, qwen2, qwen2moe, qwen3, qwen3moe";
 
 /* Keys of features that architectures do not have here. */
 static const char *const refused[] = {"logit_scale",
@@ -39,6 +45,8 @@ static const char *const refused[] = {"logit_scale",
                                       "attention.clamp_kqv",
                                       "attn_logit_softcapping",
                                       "final_logit_softcapping",
+                                      "expert_gating_func",
+                                      "expert_weights_norm",
                                       "expert_weights_scale",
                                       "rope.scaling.alpha",
                                       "rope.freq_base_swa",
@@ -56,7 +64,8 @@ typedef struct {
     const char *arch;
     const gguf_arch *row; /* of arch */
     json_t *out;
-    int64_t rotary; /* rotated channels of a head */
+    int64_t rotary;  /* rotated channels of a head */
+    int64_t experts; /* 0: none */
     err *e;
     char key[KEY_BYTES];
 } gguf_keys;
@@ -232,6 +241,20 @@ static status put_rope(gguf_keys *k)
     return yarn ? put_yarn(k, rope) : ST_OK;
 }
 
+/* Translates the experts, which are in every layer. As in llama.cpp, the widths have defaults. */
+static status put_experts(gguf_keys *k)
+{
+    int64_t chosen, ffn, n;
+    if (k->experts == 0) return ST_OK;
+    TRY(put(k, k->out, "num_local_experts", json_integer(k->experts)));
+    TRY(put_count(k, "expert_used_count", "num_experts_per_tok", 0, &chosen));
+    TRY(put_count(k, "feed_forward_length", "intermediate_size", 0, &ffn));
+    const int64_t width = ffn / chosen > 0 ? ffn / chosen : 1;
+    TRY(put_count(k, "expert_feed_forward_length", "moe_intermediate_size", width, &n));
+    TRY(put_count(k, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", ffn, &n));
+    return put(k, k->out, "norm_topk_prob", json_boolean(k->row->normalize));
+}
+
 /* Translates the window of architectures that may have one; 0: none. */
 static status put_window(gguf_keys *k)
 {
@@ -259,8 +282,9 @@ static status put_tensors(gguf_keys *k)
     if (embed->rank == 2) TRY(check_tokens(k, embed->shape[0]));
     TRY(put(k, k->out, "vocab_size", json_integer((json_int_t)embed->shape[0])));
     TRY(put(k, k->out, "tie_word_embeddings", json_boolean(!find_tensor(k, "output.weight"))));
-    TRY(put(k, k->out, "attention_bias",
-            json_boolean(find_tensor(k, "blk.0.attn_q.bias") || find_tensor(k, "blk.0.attn_qkv.bias"))));
+    const bool biased = find_tensor(k, "blk.0.attn_q.bias") || find_tensor(k, "blk.0.attn_qkv.bias");
+    TRY(put(k, k->out, "attention_bias", json_boolean(biased)));
+    TRY(put(k, k->out, "qkv_bias", json_boolean(biased)));
     return put(k, k->out, "mlp_bias", json_boolean(find_tensor(k, "blk.0.ffn_up.bias") != NULL));
 }
 
@@ -320,11 +344,12 @@ static status check_whole(const gguf_keys *k)
 /* Refuses features that are not supported. */
 static status check_features(gguf_keys *k)
 {
-    int64_t experts = 0;
-    TRY(gguf_int(k->g, full(k, "expert_count"), 0, INT32_MAX, &experts, k->e));
-    if (experts > 0)
+    TRY(gguf_int(k->g, full(k, "expert_count"), 0, INT32_MAX, &k->experts, k->e));
+    if (k->experts > 0 && !k->row->sparse)
         return err_set(k->e, ST_UNSUPPORTED, "%s: architecture %s with %lld experts is not supported", label(k),
-                       k->arch, (long long)experts);
+                       k->arch, (long long)k->experts);
+    if (k->experts == 0 && !k->row->model_type)
+        return err_set(k->e, ST_FORMAT, "%s: %s is missing or 0", label(k), k->key);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if ((!k->row->allowed || strcmp(refused[i], k->row->allowed) != 0) && gguf_has(k->g, full(k, refused[i])))
             return err_set(k->e, ST_UNSUPPORTED, "%s: %s is not supported", label(k), k->key);
@@ -337,8 +362,9 @@ static status translate(gguf_keys *k)
         if (strcmp(k->arch, archs[i].arch) != 0) continue;
         k->row = &archs[i];
         TRY(check_features(k));
-        TRY(put(k, k->out, "model_type", json_string(archs[i].model_type)));
+        TRY(put(k, k->out, "model_type", json_string(k->experts ? k->row->sparse : k->row->model_type)));
         TRY(put_sizes(k));
+        TRY(put_experts(k));
         TRY(put_window(k));
         TRY(put_rope(k));
         return put_tensors(k);

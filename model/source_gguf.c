@@ -29,24 +29,43 @@ static gguf_files *files_of(const tensor_source *s)
 static const struct {
     const char *hf, *gguf;
 } names[] = {
-    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},       {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},       {"lm_head", "output"},
-    {"self_attn.qkv_proj", "attn_qkv"},  {"mlp.gate_up_proj", "ffn_up"},
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"mlp.gate_up_proj", "ffn_up"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.up_proj", "ffn_up_exps"},
+    {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
 };
 
-/* Translates a name; false if llama.cpp has none. */
+/* Translates a name; false if llama.cpp has none. Folders' names of tensors of all experts have no suffix. */
 static bool translate(char out[GGUF_NAME], const char *name)
 {
     int layer, n = 0;
     const bool in_layer = sscanf(name, "model.layers.%d.%n", &layer, &n) == 1 && n > 0;
     const char *rest = in_layer ? name + n : name, *suffix = strrchr(rest, '.');
-    for (size_t i = 0; suffix && i < sizeof names / sizeof *names; i++) {
-        size_t length = (size_t)(suffix - rest);
+    const bool bare = !suffix || (strcmp(suffix, ".weight") != 0 && strcmp(suffix, ".bias") != 0);
+    const size_t length = bare ? strlen(rest) : (size_t)(suffix - rest);
+    if (bare) suffix = ".weight";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].hf) != length || memcmp(names[i].hf, rest, length) != 0) continue;
         if (in_layer) snprintf(out, GGUF_NAME, "blk.%d.%s%s", layer, names[i].gguf, suffix);
         else snprintf(out, GGUF_NAME, "%s%s", names[i].gguf, suffix);
@@ -55,20 +74,33 @@ static bool translate(char out[GGUF_NAME], const char *name)
     return false;
 }
 
+/* Finds a tensor by its own name, and its file. */
+static const gguf_tensor *find_own(const gguf_files *f, const char *own, size_t *file)
+{
+    const gguf_tensor *x = NULL;
+    for (*file = 0; *file < f->base.n_files && !x; *file += !x) x = gguf_find_tensor(f->files[*file], own);
+    return x;
+}
+
 static status find(tensor_source *s, const char *name, source_tensor *t, err *e)
 {
     const gguf_files *f = files_of(s);
     char own[GGUF_NAME];
-    const gguf_tensor *x = NULL;
-    size_t i = 0, before = 0;
+    size_t i, before = 0;
     (void)e;
     if (!translate(own, name)) return ST_OK;
-    for (; i < s->n_files && !(x = gguf_find_tensor(f->files[i], own)); i++) before += gguf_n_tensors(f->files[i]);
+    const gguf_tensor *x = find_own(f, own, &i);
     if (!x) return ST_OK;
+    for (size_t k = 0; k < i; k++) before += gguf_n_tensors(f->files[k]);
     f->used[before + (size_t)(x - gguf_tensor_at(f->files[i], 0))] = true;
     *t = (source_tensor){.name = x->name, .file = path_tail(gguf_path(f->files[i])), .type = x->encoding->name};
     t->rank = x->rank;
     memcpy(t->shape, x->shape, sizeof x->shape);
+    if (x->rank == 1 && strstr(own, "ffn_gate_inp_shexp")) { /* a matrix of one row */
+        t->rank = 2;
+        t->shape[1] = x->shape[0];
+        t->shape[0] = 1;
+    }
     t->data = x->data;
     t->bytes = x->bytes;
     t->element = x->encoding->type == GGUF_F32    ? DT_F32
@@ -86,8 +118,19 @@ static size_t interleaved(const tensor_source *s, const char *name)
 
 static status missing(const tensor_source *s, const char *name, err *e)
 {
-    char own[GGUF_NAME] = "?";
+    char own[GGUF_NAME] = "?", part[8];
+    int layer, expert;
+    size_t file;
     translate(own, name);
+    if (sscanf(name, "model.layers.%d.mlp.experts.%d.%7[a-z]", &layer, &expert, part) == 3) {
+        snprintf(own, sizeof own, "blk.%d.ffn_%s.%d.weight", layer, part, expert);
+        if (find_own(files_of(s), own, &file))
+            return err_set(e, ST_UNSUPPORTED,
+                           "%s: tensor %s has one expert, as in files of before April 2024, which are not supported; "
+                           "convert the model with a newer llama.cpp",
+                           path_tail(gguf_path(files_of(s)->files[file])), own);
+        snprintf(own, sizeof own, "blk.%d.ffn_%s_exps.weight", layer, part);
+    }
     return err_set(e, ST_FORMAT, "%s: tensor %s is missing", path_tail(gguf_path(files_of(s)->files[0])), own);
 }
 

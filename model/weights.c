@@ -45,18 +45,34 @@ static status check_type(const weight_spec *w, const source_tensor *t, err *e)
                    t->type);
 }
 
+enum { SHAPE_TEXT = 64 };
+
+static void put_shape(char out[SHAPE_TEXT], const size_t *shape, size_t rank)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < rank && at < SHAPE_TEXT; i++)
+        at += (size_t)snprintf(out + at, SHAPE_TEXT - at, "%s%zu", i ? ", " : "", shape[i]);
+}
+
+static bool has_shape(const source_tensor *t, const size_t *want, size_t rank)
+{
+    return t->rank == rank && memcmp(t->shape, want, rank * sizeof *want) == 0;
+}
+
+static status wrong_shape(const source_tensor *t, const size_t *want, size_t rank, const char *config, err *e)
+{
+    char found[SHAPE_TEXT] = "", wanted[SHAPE_TEXT];
+    put_shape(found, t->shape, t->rank);
+    put_shape(wanted, want, rank);
+    return err_set(e, ST_FORMAT, "%s: tensor %s has shape [%s], %s requires [%s]", t->file, t->name, found, config,
+                   wanted);
+}
+
 /* Checks the shape of a tensor of `rows` rows; a vector: elements. */
 static status check_shape(const weight_spec *w, size_t rows, const source_tensor *t, const char *config, err *e)
 {
-    char found[64] = "[", want[48];
-    size_t at = 1;
-    bool good = t->rank == (w->vector ? 1 : 2) && t->shape[0] == rows && (w->vector || t->shape[1] == w->all_cols);
-    if (good) return ST_OK;
-    for (size_t i = 0; i < t->rank && at < sizeof found; i++)
-        at += (size_t)snprintf(found + at, sizeof found - at, "%s%zu", i ? ", " : "", t->shape[i]);
-    if (w->vector) snprintf(want, sizeof want, "[%zu]", rows);
-    else snprintf(want, sizeof want, "[%zu, %zu]", rows, w->all_cols);
-    return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], %s requires %s", t->file, t->name, found, config, want);
+    const size_t want[] = {rows, w->all_cols}, rank = w->vector ? 1 : 2;
+    return has_shape(t, want, rank) ? ST_OK : wrong_shape(t, want, rank, config, e);
 }
 
 /* Copies this rank's part of a tensor. Needed for tensors not aligned to their elements in the file, for columns, and
@@ -105,6 +121,19 @@ static size_t rows_of(const weight_spec *w)
     return w->vector ? w->all_cols : w->all_rows;
 }
 
+/* Makes a tensor of all_rows rows those of a weight, from `first` on. */
+static void take_rows(source_tensor *t, const weight_spec *w, size_t all_rows, size_t first)
+{
+    const size_t row = t->bytes / all_rows;
+    t->before = first;
+    t->rank = w->vector ? 1 : 2;
+    t->shape[0] = rows_of(w);
+    t->shape[1] = w->all_cols;
+    if (t->packed) return; /* its parts are not in the order of rows */
+    t->data += first * row;
+    t->bytes = t->shape[0] * row;
+}
+
 /* Finds the rows of a weight in the tensor that also has the weights after it. w->from.data stays NULL without one. */
 static status locate_part(tensor_source *from, weight_spec *w, err *e)
 {
@@ -114,12 +143,27 @@ static status locate_part(tensor_source *from, weight_spec *w, err *e)
     if (!t->data) return ST_OK;
     TRY(check_type(w, t, e));
     TRY(check_shape(w, w->whole_rows, t, from->kind->config, e));
-    size_t row = t->bytes / w->whole_rows;
-    t->before = w->whole_first;
-    t->shape[0] = rows_of(w);
-    if (t->packed) return ST_OK; /* its parts are not in the order of rows */
-    t->data += t->before * row;
-    t->bytes = t->shape[0] * row;
+    take_rows(t, w, w->whole_rows, w->whole_first);
+    return ST_OK;
+}
+
+/* Finds the rows of an expert's matrix in a tensor of all experts. w->from.data stays NULL without one. */
+static status locate_stacked(const model *m, weight_spec *w, err *e)
+{
+    tensor_source *from = files_of(m)->source;
+    source_tensor *t = &w->from;
+    const size_t n = (size_t)m->config.n_experts;
+    char name[WEIGHT_NAME];
+    for (const weight_stack *s = w->stacks; s && s->name && !t->data; s++) {
+        const size_t want[] = {n, s->parts * w->all_rows, w->all_cols};
+        snprintf(name, sizeof name, "model.layers.%d.%s", w->layer, s->name);
+        TRY(from->kind->find(from, name, t, e));
+        if (!t->data) continue;
+        TRY(check_type(w, t, e));
+        bool one = n == 1 && has_shape(t, want + 1, 2); /* GGUF files may omit the last dimension if it is 1 */
+        if (!one && !has_shape(t, want, 3)) return wrong_shape(t, want, 3, from->kind->config, e);
+        take_rows(t, w, n * want[1], (w->expert * s->parts + s->part) * w->all_rows);
+    }
     return ST_OK;
 }
 
@@ -130,6 +174,7 @@ static status locate(model *m, weight_spec *w, err *e)
     w->from = (source_tensor){0};
     TRY(locate_part(from, w, e));
     if (!w->from.data) TRY(from->kind->find(from, w->name, &w->from, e));
+    if (!w->from.data) TRY(locate_stacked(m, w, e));
     if (!w->from.data && m->config.tied && strcmp(w->name, EMBED_NAME) == 0)
         TRY(from->kind->find(from, HEAD_NAME, &w->from, e));
     if (!w->from.data && m->config.tied && strcmp(w->name, HEAD_NAME) == 0)

@@ -24,6 +24,12 @@ typedef struct {
 
 enum { WEIGHT_NAME = 96 };
 
+/* A tensor of a layer that files may have in place of one for each expert: [experts, parts * rows, columns]. */
+typedef struct {
+    const char *name; /* NULL: the end of a list */
+    size_t part, parts;
+} weight_stack;
+
 /* A weight required by the config. */
 struct weight_spec {
     char name[WEIGHT_NAME];
@@ -38,6 +44,8 @@ struct weight_spec {
     size_t all_rows, all_cols, first_row, first_col; /* shape in the file, and the start of this rank's part */
     char whole[WEIGHT_NAME];                         /* tensor that files may have instead; "": none */
     size_t whole_rows, whole_first;                  /* its rows, and the first of this weight; a bias: elements */
+    const weight_stack *stacks;                      /* of an expert's matrix; else NULL */
+    size_t expert;                                   /* its index */
     source_tensor from;                              /* in the files; from.data NULL: of no file */
 };
 

@@ -19,7 +19,7 @@ enum { GGUF_WRITER_MAX = 64, GGUF_WRITER_ALIGN = 32 };
 typedef struct {
     char name[64];
     uint32_t type, rank;
-    uint64_t shape[2]; /* slowest first */
+    uint64_t shape[3]; /* slowest first */
     uint8_t *data;
     size_t bytes;
 } gguf_writer_tensor;
@@ -130,7 +130,8 @@ static inline void gguf_writer_part(const gguf_writer *w, const char *path, size
         else put(&f, p->number, sizeof p->number);
     }
     for (const gguf_writer_tensor *t = w->tensors + first; t < w->tensors + first + n; t++) {
-        const uint64_t dim[2] = {t->shape[t->rank - 1], t->shape[0]};
+        uint64_t dim[3] = {0};
+        for (uint32_t i = 0; i < t->rank; i++) dim[i] = t->shape[t->rank - 1 - i];
         entry(&f, t->name, t->rank, dim, t->type, offset);
         offset += (t->bytes + GGUF_WRITER_ALIGN - 1) / GGUF_WRITER_ALIGN * GGUF_WRITER_ALIGN;
     }
@@ -171,6 +172,16 @@ static inline void gguf_writer_split(const gguf_writer *w, const char *stem, siz
     gguf_writer_int(&part, "split.tensors.count", (uint32_t)w->n_tensors);
     snprintf(path, sizeof path, "%s-00002-of-00002.gguf", stem);
     gguf_writer_part(&part, path, n, w->n_tensors - n);
+}
+
+/* Makes a matrix, whose rows are those of n, a tensor of three dimensions. */
+static inline void gguf_writer_raise(gguf_writer *w, const char *name, uint64_t n)
+{
+    gguf_writer_tensor *t = &w->tensors[gguf_writer_index(w, name)];
+    t->shape[2] = t->shape[1];
+    t->shape[1] = t->shape[0];
+    t->shape[0] = n;
+    t->rank = 3;
 }
 
 /* ---- models ---- */
@@ -267,6 +278,24 @@ static inline void gguf_writer_rope(gguf_writer *w, const char *arch, const rope
     if (r->query_beta > 0) gguf_writer_real(w, key, (float)r->query_beta);
 }
 
+/* Adds a tensor of a layer with the matrices of all experts, which a folder has one by one. */
+static inline status gguf_writer_stack(gguf_writer *w, tensor_source *s, int layer, const char *part, int n, err *e)
+{
+    char name[64], hf[96];
+    source_tensor t = {0};
+    uint8_t *to = NULL;
+    snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", layer, part);
+    for (int i = 0; i < n; i++) {
+        snprintf(hf, sizeof hf, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, i, part);
+        TRY(s->kind->find(s, hf, &t, e));
+        uint32_t type = t.element == DT_F32 ? GGUF_F32 : t.element == DT_F16 ? GGUF_F16 : GGUF_BF16;
+        if (!to) to = gguf_writer_tensor_add(w, name, type, t.shape[0], t.shape[1], (size_t)n * t.bytes);
+        memcpy(to + (size_t)i * t.bytes, t.data, t.bytes);
+    }
+    if (n) gguf_writer_raise(w, name, (uint64_t)n);
+    return ST_OK;
+}
+
 /* Adds a tensor of a folder; rows of heads of head_dim are interleaved, 0: not. */
 static inline void gguf_writer_copy(gguf_writer *w, const char *name, const source_tensor *t, size_t head_dim)
 {
@@ -291,7 +320,7 @@ static inline status gguf_writer_layer(gguf_writer *w, tensor_source *s, int lay
                     {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
                     {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
                     {"ffn_down", "mlp.down_proj"},       {"attn_qkv", "self_attn.qkv_proj"},
-                    {"ffn_up", "mlp.gate_up_proj"}},
+                    {"ffn_up", "mlp.gate_up_proj"},      {"ffn_gate_inp", "mlp.gate"}},
       others[] = {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
     size_t n = layer < 0 ? 3 : sizeof of_layer / sizeof *of_layer;
     for (size_t i = 0; i < 2 * n; i++) {
@@ -328,10 +357,14 @@ static inline status gguf_twin(gguf_writer *w, const char *folder, const char *a
                                      .eps = (double)c.rms_eps};
     gguf_writer_config(w, &sizes);
     gguf_writer_rope(w, arch, &c.rope);
+    if (c.n_experts) gguf_writer_int(w, "llama.expert_count", (uint32_t)c.n_experts);
+    if (c.n_experts) gguf_writer_int(w, "llama.expert_used_count", (uint32_t)c.n_chosen);
     if (strcmp(arch, "phi3") == 0) gguf_writer_int(w, "phi3.attention.sliding_window", (uint32_t)c.window[0]);
     status st = source_open_folder(&s, folder, e);
     size_t turned = strcmp(arch, "llama") == 0 || strcmp(arch, "mistral3") == 0 ? (size_t)c.head_dim : 0;
     for (int i = -1; i < c.n_layers && st == ST_OK; i++) st = gguf_writer_layer(w, s, i, turned, e);
+    for (int i = 0; i < 3 * c.n_layers && c.n_experts && st == ST_OK; i++)
+        st = gguf_writer_stack(w, s, i / 3, (const char *const[]){"gate", "up", "down"}[i % 3], c.n_experts, e);
     source_close(s);
     model_config_free(&c);
     return st;
@@ -437,6 +470,33 @@ static inline void gguf_writer_random_of(gguf_writer *w, const gguf_encoding *x,
 static inline void gguf_writer_random(gguf_writer *w, const gguf_encoding *x, bool decoded)
 {
     gguf_writer_random_of(w, x, decoded, RANDOM_HIDDEN);
+}
+
+/* Makes a Mixtral of two experts, of which a token runs one. */
+static inline void gguf_writer_random_experts(gguf_writer *w, const gguf_encoding *x, bool decoded)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    uint64_t seed = 11;
+    char name[64];
+    gguf_writer_random_of(w, x, decoded, 2 * RANDOM_HIDDEN);
+    gguf_writer_drop(w, "llama.feed_forward_length");
+    gguf_writer_int(w, "llama.feed_forward_length", RANDOM_HIDDEN);
+    gguf_writer_int(w, "llama.expert_count", 2);
+    gguf_writer_int(w, "llama.expert_used_count", 1);
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "blk.%d.ffn_%s.weight", i / 3, parts[i % 3]);
+        gguf_writer_tensor *t = &w->tensors[gguf_writer_index(w, name)];
+        snprintf(t->name, sizeof t->name, "blk.%d.ffn_%s_exps.weight", i / 3, parts[i % 3]);
+        t->rank = 3;
+        t->shape[0] = 2;
+        t->shape[1] = t->shape[2] = RANDOM_HIDDEN;
+    }
+    for (int i = 0; i < 2; i++) {
+        const size_t n = 2 * (size_t)RANDOM_HIDDEN;
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", i);
+        float *p = (float *)(void *)gguf_writer_tensor_add(w, name, GGUF_F32, 2, RANDOM_HIDDEN, n * sizeof *p);
+        for (size_t k = 0; k < n; k++) p[k] = (float)(int)((seed = seed * 6364136223846793005u + 1) >> 60) / 16 - 0.5f;
+    }
 }
 
 #endif

@@ -81,7 +81,7 @@ static void put_value(gguf_file *f, const value *v)
 static status read(model_config *c, const value *v, size_t n, unsigned freqs, float freq, err *e)
 {
     gguf_file f = {0};
-    const value *all[N_BASE + 8];
+    const value *all[N_BASE + 9];
     size_t n_all = 0;
     gguf *g;
     for (size_t i = 0; i < N_BASE; i++) {
@@ -149,6 +149,32 @@ static void test_keys(void)
     model_config_free(&c);
 }
 
+/* Widths of experts without keys of their own. */
+static void test_experts(void)
+{
+    static const value mixtral[] = {INT("llama.expert_count", 8), INT("llama.expert_used_count", 2)};
+    static const value qwen2[] = {TEXT("general.architecture", "qwen2moe"),
+                                  INT("qwen2moe.block_count", 2),
+                                  INT("qwen2moe.context_length", 128),
+                                  INT("qwen2moe.embedding_length", 32),
+                                  INT("qwen2moe.feed_forward_length", 48),
+                                  INT("qwen2moe.attention.head_count", 4),
+                                  REAL("qwen2moe.attention.layer_norm_rms_epsilon", 1e-5),
+                                  INT("qwen2moe.expert_count", 6),
+                                  INT("qwen2moe.expert_used_count", 3)};
+    model_config c;
+    err e = {0};
+    if (is_ok(read(&c, mixtral, 2, 0, 0, &e), &e, "Mixtral")) {
+        ok(c.n_experts == 8 && c.n_chosen == 2 && c.expert_ffn == 48 && c.shared_ffn == 0 && c.normalize,
+           "experts as wide as the feed-forward");
+        model_config_free(&c);
+    }
+    if (!is_ok(read(&c, qwen2, 9, 0, 0, &e), &e, "Qwen2-MoE")) return;
+    ok(c.n_experts == 6 && c.n_chosen == 3 && c.expert_ffn == 16 && c.shared_ffn == 48 && !c.normalize,
+       "the chosen experts, and the shared one, are as wide as the feed-forward");
+    model_config_free(&c);
+}
+
 static const struct {
     value v, also;
     status want;
@@ -169,7 +195,13 @@ static const struct {
     {TEXT("general.architecture", "eagle3"), NONE("-"), ST_UNSUPPORTED, "a draft model of the kind EAGLE-3 (general"},
     {TEXT("general.architecture", "dflash"), TEXT("general.type", "model"), ST_UNSUPPORTED,
      "a draft model of the kind DFlash (general"},
-    {INT("llama.expert_count", 8), NONE("-"), ST_UNSUPPORTED, "with 8 experts"},
+    {INT("llama.expert_count", 8), NONE("-"), ST_FORMAT, "llama.expert_used_count is missing"},
+    {INT("llama.expert_count", 8), INT("llama.expert_used_count", 9), ST_FORMAT, "expected at most the 8 experts"},
+    {TEXT("general.architecture", "qwen3moe"), NONE("-"), ST_FORMAT, "x.gguf: qwen3moe.expert_count is missing or 0"},
+    {TEXT("general.architecture", "qwen2"), INT("qwen2.expert_count", 8), ST_UNSUPPORTED,
+     "architecture qwen2 with 8 experts is not supported"},
+    {REAL("llama.expert_weights_norm", 1), NONE("-"), ST_UNSUPPORTED, "expert_weights_norm is not supported"},
+    {INT("llama.expert_gating_func", 2), NONE("-"), ST_UNSUPPORTED, "expert_gating_func is not supported"},
     {NONE("llama.block_count"), NONE("-"), ST_FORMAT, "llama.block_count is missing"},
     {INT("llama.block_count", 0), NONE("-"), ST_FORMAT, "llama.block_count is 0"},
     {TEXT("llama.block_count", "3"), NONE("-"), ST_FORMAT, "llama.block_count is of type string"},
@@ -246,6 +278,7 @@ int main(void)
 {
     test_base();
     test_keys();
+    test_experts();
     test_bad();
     test_out_of_memory();
     return tap_done();

@@ -130,6 +130,7 @@ static const struct {
     {"qwen3-f32-sharded-tied", "qwen3", true},
     {"phi3-longrope-f16", "phi3", true},
     {"ministral3-vision-f16", "mistral3", true},
+    {"mixtral-f16", "llama", true},
     {"llama31-f32-tied", "llama", false},
     {"llama31-bf16-untied-sharded", "llama", false},
 };
@@ -213,24 +214,24 @@ static void check_committed(const char *name)
     st_close(f);
 }
 
-/* Writes a random Llama of matrices in one encoding, or of their values. */
-static void write_random(const char *to, const char *type, bool decoded)
+/* Writes a random Llama, or a Mixtral, of matrices in one encoding, or of their values. */
+static void write_random(const char *to, const char *type, bool decoded, bool experts)
 {
     gguf_writer w = {0};
-    gguf_writer_random(&w, encoding(type), decoded);
+    (experts ? gguf_writer_random_experts : gguf_writer_random)(&w, encoding(type), decoded);
     gguf_writer_save(&w, to);
     gguf_writer_free(&w);
 }
 
-static void check_encoding(const char *name, double nmse)
+static void check_encoding(const char *name, double nmse, bool experts)
 {
     static float want[N_IDS * VOCAB], got[N_IDS * VOCAB];
     err e = {0};
-    write_random(in_dir("f32.gguf"), name, true);
+    write_random(in_dir("f32.gguf"), name, true, experts);
     status st = run(path, DT_COUNT, some_ids, want, &e);
-    write_random(in_dir("quant.gguf"), name, false);
+    write_random(in_dir("quant.gguf"), name, false, experts);
     if (st == ST_OK) st = run(path, DT_F32, some_ids, got, &e);
-    if (!is_ok(st, &e, "%s: runs", name)) return;
+    if (!is_ok(st, &e, "%s%s: runs", name, experts ? " with experts" : "")) return;
     ok(memcmp(got, want, sizeof got) == 0, "%s: --weights f32 equals the decoded twin bit for bit", name);
     if (is_ok(run(in_dir("quant.gguf"), DT_COUNT, some_ids, got, &e), &e, "%s: as held", name))
         is_near(got, want, N_IDS * VOCAB, nmse, "%s: logits of the type held", name);
@@ -243,7 +244,7 @@ static void check_copy(const char *name)
 {
     static float want[N_IDS * VOCAB], got[N_IDS * VOCAB];
     err e = {0};
-    write_random(in_dir("copy.gguf"), name, false);
+    write_random(in_dir("copy.gguf"), name, false, false);
     status st = run(path, DT_Q4, some_ids, want, &e);
     if (st == ST_OK) st = run_with(path, (how_run){.t = DT_COUNT, .exact = true, .copy = true}, some_ids, got, &e);
     if (is_ok(st, &e, "%s: a copy in 4 bits", name))
@@ -296,7 +297,7 @@ typedef struct {
     const char *name;
     status want;
     const char *part;
-    enum { TEXT, INT, REAL, DROP, DROP_TENSOR, EXTRA_TENSOR, DROP_LAYER_0, DROP_TENSORS } how;
+    enum { TEXT, INT, REAL, DROP, DROP_TENSOR, EXTRA_TENSOR, DROP_LAYER_0, DROP_TENSORS, RENAME } how;
     const char *key, *text;
     double number;
 } change;
@@ -305,7 +306,6 @@ static const change changes[] = {
     {"an unknown architecture", ST_UNSUPPORTED, "architecture gpt2 is not supported; supported: llama", TEXT,
      "general.architecture", "gpt2", 0},
     {"no architecture", ST_FORMAT, "general.architecture is missing", DROP, "general.architecture", NULL, 0},
-    {"experts", ST_UNSUPPORTED, "with 8 experts", INT, "llama.expert_count", NULL, 8},
     {"an adapter", ST_UNSUPPORTED, "a LoRA adapter (general.type is adapter)", TEXT, "general.type", "adapter", 0},
     {"a matrix of importance", ST_UNSUPPORTED, "(general.type is imatrix)", TEXT, "general.type", "imatrix", 0},
     {"a projector", ST_UNSUPPORTED, "an mmproj file", TEXT, "general.architecture", "clip", 0},
@@ -338,16 +338,37 @@ static const change changes[] = {
     {"a bias of one layer", ST_UNSUPPORTED, "blk.1.ffn_up.bias", EXTRA_TENSOR, "blk.1.ffn_up.bias", NULL, 0},
 };
 
-static void check_change(const change *c)
+/* Changes of a file with experts. */
+static const change expert_changes[] = {
+    {"another number of experts", ST_FORMAT,
+     "ffn_gate_inp.weight has shape [2, 256], the file header requires [3, 256]", INT, "llama.expert_count", NULL, 3},
+    {"another width of experts", ST_FORMAT,
+     "blk.0.ffn_gate_exps.weight has shape [2, 256, 256], the file header requires [2, 128, 256]", INT,
+     "llama.feed_forward_length", NULL, 128},
+    {"no matrices of experts", ST_FORMAT, "bad.gguf: tensor blk.1.ffn_down_exps.weight is missing", DROP_TENSOR,
+     "blk.1.ffn_down_exps.weight", NULL, 0},
+    {"one tensor for each expert", ST_UNSUPPORTED,
+     "tensor blk.0.ffn_gate.0.weight has one expert, as in files of before April 2024, which are not supported; "
+     "convert",
+     RENAME, "blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate.0.weight", 0},
+    {"gate and up in one tensor of another shape", ST_FORMAT,
+     "blk.0.ffn_gate_up_exps.weight has shape [2, 256, 256], the file header requires [2, 512, 256]", RENAME,
+     "blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate_up_exps.weight", 0},
+    {"a bias of routers", ST_UNSUPPORTED, "blk.1.exp_probs_b.bias", EXTRA_TENSOR, "blk.1.exp_probs_b.bias", NULL, 0},
+};
+
+static void check_change(const change *c, bool experts)
 {
     err e = {0};
     gguf_writer w = {0};
-    gguf_writer_random(&w, encoding("Q8_0"), false);
+    (experts ? gguf_writer_random_experts : gguf_writer_random)(&w, encoding("Q8_0"), false);
     if (c->how == TEXT || c->how == INT || c->how == REAL || c->how == DROP) gguf_writer_drop(&w, c->key);
     if (c->how == TEXT) gguf_writer_text(&w, c->key, c->text);
     if (c->how == INT) gguf_writer_int(&w, c->key, (uint32_t)c->number);
     if (c->how == REAL) gguf_writer_real(&w, c->key, (float)c->number);
     if (c->how == DROP_TENSOR) gguf_writer_drop_tensor(&w, c->key);
+    if (c->how == RENAME)
+        snprintf(w.tensors[gguf_writer_index(&w, c->key)].name, sizeof w.tensors->name, "%s", c->text);
     if (c->how == EXTRA_TENSOR) gguf_writer_vector(&w, c->key, 256);
     for (size_t i = w.n_tensors; i-- > 0;)
         if (c->how == DROP_TENSORS || (c->how == DROP_LAYER_0 && strncmp(w.tensors[i].name, "blk.0.", 6) == 0))
@@ -447,11 +468,16 @@ int main(void)
     check_committed("llama");
     check_committed("qwen2");
     check_committed("qwen3");
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) check_encoding(types[i].name, types[i].nmse);
+    check_committed("qwen2moe");
+    check_committed("qwen3moe");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) check_encoding(types[i].name, types[i].nmse, false);
+    check_encoding("Q8_0", 1e-4, true);
+    check_encoding("Q4_K", 1e-10, true);
     check_copy("Q8_0");
     check_copy("Q6_K");
     check_split();
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) check_change(&changes[i]);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) check_change(&changes[i], false);
+    for (size_t i = 0; i < sizeof expert_changes / sizeof *expert_changes; i++) check_change(&expert_changes[i], true);
     check_once("llama");
     check_once("qwen2");
     check_nonfinite();
