@@ -78,11 +78,12 @@ static void decode_rows(encoded_work *k, const weight_spec *w, const source_tens
             packed_decode(f->packed, f->before + w->first_row + at + r, w->first_col, w->cols, part);
             continue;
         }
-        const uint8_t *row = tensor_row(f, w->first_row + at + r, &bytes);
         if (!f->encoding) {
-            host_widen(part, row + w->first_col * dtype_size(f->element), f->element, w->cols);
+            tensor_copy(f, w->first_row + at + r, w->first_col, w->cols, k->row);
+            host_widen(part, k->row, f->element, w->cols);
             continue;
         }
+        const uint8_t *row = tensor_row(f, w->first_row + at + r, &bytes);
         decode_fn *decode = encoding_decoder(f->encoding->type);
         decode(row, bytes / f->encoding->bytes, k->row);
         memcpy(part, k->row + w->first_col, w->cols * sizeof(float));

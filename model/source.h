@@ -24,6 +24,7 @@ typedef struct {
     const packed_matrix *packed;   /* NULL: not in codes with scales of their own */
     size_t head_dim; /* rows of heads of this size are interleaved (llama.cpp's order of q and k); 0: not */
     size_t before;   /* rows of the tensor in the file before these; 0: these are its first or all */
+    size_t across;   /* elements from one of a row to the next in a transposed matrix; 0: not transposed */
 } source_tensor;
 
 /* True if a matrix is not of plain elements, so that model_convert decodes it. */
@@ -34,6 +35,9 @@ static inline bool tensor_is_encoded(const source_tensor *t)
 
 /* Returns row r of a matrix, in Hugging Face's order, and the bytes of a row. */
 const uint8_t *tensor_row(const source_tensor *t, size_t r, size_t *bytes);
+
+/* Copies n elements of row r of a matrix without encoding, from `first` on. */
+void tensor_copy(const source_tensor *t, size_t r, size_t first, size_t n, void *out);
 
 /* A file of a source. */
 typedef struct {

@@ -323,6 +323,18 @@ const uint8_t *tensor_row(const source_tensor *t, size_t r, size_t *bytes)
     return t->data + r * *bytes;
 }
 
+void tensor_copy(const source_tensor *t, size_t r, size_t first, size_t n, void *out)
+{
+    const size_t element = dtype_size(t->element);
+    size_t bytes;
+    if (!t->across) {
+        memcpy(out, tensor_row(t, r, &bytes) + first * element, n * element);
+        return;
+    }
+    const uint8_t *from = t->data + (first * t->across + r) * element;
+    for (size_t i = 0; i < n; i++) memcpy((uint8_t *)out + i * element, from + i * t->across * element, element);
+}
+
 size_t source_n_tensors(const tensor_source *s)
 {
     size_t n = 0;

@@ -83,10 +83,10 @@ static status part_copy(loader *l, const weight_spec *w, const void **out, err *
     model_files *f = files_of(l->m);
     unsigned char *p;
     size_t element = dtype_size(t->element), room = l->m->be->ops->available(l->m->be), row = w->cols * element;
-    size_t bytes = w->rows * row, unused;
+    size_t bytes = w->rows * row;
     bool elements = w->vector && t->head_dim; /* a bias: rows of one element */
     size_t n = elements ? w->cols : w->rows, first = elements ? w->first_col : w->first_row;
-    size_t at = elements ? 0 : w->first_col * element;
+    size_t at = elements ? 0 : w->first_col;
     if (room && bytes > room)
         return err_set(e, ST_NOMEM,
                        "%s: tensor %s is %s, and its copy of %zu bytes does not fit into "
@@ -94,11 +94,12 @@ static status part_copy(loader *l, const weight_spec *w, const void **out, err *
                        t->file, t->name,
                        weight_in_columns(w) ? "split by columns"
                        : t->head_dim        ? "in another order of rows"
+                       : t->across          ? "transposed"
                                             : "not aligned",
                        bytes, room);
     TRY(MEM_GROW(&f->copies, f->n_copies + 1, e));
     TRY(mem_alloc((void **)&p, bytes, 1, t->name, e));
-    for (size_t i = 0; i < n; i++) memcpy(p + i * (bytes / n), tensor_row(t, first + i, &unused) + at, bytes / n);
+    for (size_t i = 0; i < n; i++) tensor_copy(t, first + i, at, bytes / n / element, p + i * (bytes / n));
     f->copies[f->n_copies++] = p;
     if (weight_is_copied(w)) f->copied_bytes += bytes;
     *out = p;
@@ -147,6 +148,19 @@ static status locate_part(tensor_source *from, weight_spec *w, err *e)
     return ST_OK;
 }
 
+/* Makes a tensor [experts, columns, parts * rows] the transposed matrix of one expert. */
+static void take_transposed(source_tensor *t, const weight_spec *w, const weight_stack *s)
+{
+    const size_t row = s->parts * w->all_rows, first = s->part * w->all_rows, element = dtype_size(t->element);
+    t->data += (w->expert * w->all_cols * row + first) * element;
+    t->bytes = (w->all_cols * row - first) * element;
+    t->across = row;
+    t->before = (w->expert * s->parts + s->part) * w->all_rows;
+    t->rank = 2;
+    t->shape[0] = w->all_rows;
+    t->shape[1] = w->all_cols;
+}
+
 /* Finds the rows of an expert's matrix in a tensor of all experts. w->from.data stays NULL without one. */
 static status locate_stacked(const model *m, weight_spec *w, err *e)
 {
@@ -155,13 +169,17 @@ static status locate_stacked(const model *m, weight_spec *w, err *e)
     const size_t n = (size_t)m->config.n_experts;
     char name[WEIGHT_NAME];
     for (const weight_stack *s = w->stacks; s && s->name && !t->data; s++) {
-        const size_t want[] = {n, s->parts * w->all_rows, w->all_cols};
+        const size_t want[] = {n, s->parts * w->all_rows, w->all_cols}, turned[] = {n, want[2], want[1]};
         snprintf(name, sizeof name, "model.layers.%d.%s", w->layer, s->name);
         TRY(from->kind->find(from, name, t, e));
         if (!t->data) continue;
         TRY(check_type(w, t, e));
         bool one = n == 1 && has_shape(t, want + 1, 2); /* GGUF files may omit the last dimension if it is 1 */
-        if (!one && !has_shape(t, want, 3)) return wrong_shape(t, want, 3, from->kind->config, e);
+        if (!one && !has_shape(t, want, 3)) {
+            if (tensor_is_encoded(t) || !has_shape(t, turned, 3)) return wrong_shape(t, want, 3, from->kind->config, e);
+            take_transposed(t, w, s);
+            continue;
+        }
         take_rows(t, w, n * want[1], (w->expert * s->parts + s->part) * w->all_rows);
     }
     return ST_OK;

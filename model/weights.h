@@ -130,10 +130,10 @@ static inline bool weight_in_columns(const weight_spec *w)
     return !w->vector && w->cols < w->all_cols;
 }
 
-/* True if a weight from files is copied: columns, or rows in another order than Hugging Face's. */
+/* True if a weight from files is copied: columns, rows in another order than Hugging Face's, or a transposed matrix. */
 static inline bool weight_is_copied(const weight_spec *w)
 {
-    return weight_in_columns(w) || w->from.head_dim;
+    return weight_in_columns(w) || w->from.head_dim || w->from.across;
 }
 
 /* Returns the number of rows of the output matrix per rank. */
