@@ -21,9 +21,11 @@
     "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #factor ",\"low_freq_factor\":1.0,"                       \
     "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}"
 #define PLAIN(eps, max) ",\"rms_norm_eps\":" #eps ",\"rope_theta\":1000000.0,\"max_position_embeddings\":" #max
-#define NO_WINDOW       ",\"sliding_window\":null"
-#define ARCH(name)      "{\"architectures\":[\"" name "ForCausalLM\"],"
-#define TIED            ",\"tie_word_embeddings\":true"
+#define EXPERTS(n, chosen, width)                                                                                      \
+    ",\"num_experts\":" #n ",\"num_experts_per_tok\":" #chosen ",\"moe_intermediate_size\":" #width
+#define NO_WINDOW  ",\"sliding_window\":null"
+#define ARCH(name) "{\"architectures\":[\"" name "ForCausalLM\"],"
+#define TIED       ",\"tie_word_embeddings\":true"
 
 static const struct {
     const char *name, *config;
@@ -35,6 +37,8 @@ static const struct {
     {"qwen2.5-7b", ARCH("Qwen2") DIMS(28, 3584, 18944, 28, 4, 128, 152064) PLAIN(1e-6, 131072) "}"},
     {"qwen3-0.6b", ARCH("Qwen3") DIMS(28, 1024, 3072, 16, 8, 128, 151936) TIED PLAIN(1e-6, 40960) "}"},
     {"qwen3-8b", ARCH("Qwen3") DIMS(36, 4096, 12288, 32, 8, 128, 151936) PLAIN(1e-6, 40960) "}"},
+    {"qwen3-30b-a3b", ARCH("Qwen3Moe") DIMS(48, 2048, 6144, 32, 4, 128, 151936) PLAIN(1e-6, 40960)
+                          EXPERTS(128, 8, 768) ",\"norm_topk_prob\":true}"},
     {"tiny", ARCH("Llama") DIMS(2, 64, 160, 4, 2, 16, 512) TIED LLAMA3(8.0) "}"}, /* for tests */
 };
 

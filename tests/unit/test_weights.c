@@ -477,9 +477,9 @@ static void test_shapes(void)
         const char *name;
         long long n_params;
     } want[] = {
-        {"llama-3.2-1b", 1235814400},    {"llama-3.2-3b", 3212749824}, {"llama-3.1-8b", 8030261248},
-        {"mistral-7b-v0.3", 7248023552}, {"qwen2.5-7b", 7615616512},   {"qwen3-0.6b", 596049920},
-        {"qwen3-8b", 8190735360},
+        {"llama-3.2-1b", 1235814400},    {"llama-3.2-3b", 3212749824},   {"llama-3.1-8b", 8030261248},
+        {"mistral-7b-v0.3", 7248023552}, {"qwen2.5-7b", 7615616512},     {"qwen3-0.6b", 596049920},
+        {"qwen3-8b", 8190735360},        {"qwen3-30b-a3b", 30532122624},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         err e = {0};
@@ -491,7 +491,8 @@ static void test_shapes(void)
     err e = {0};
     model *m;
     is_err(model_open_shape(&m, "gpt-5", DT_BF16, 1, be, &e), &e, ST_USAGE,
-           "known: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, mistral-7b-v0.3, qwen2.5-7b, qwen3-0.6b, qwen3-8b, tiny",
+           "known: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, mistral-7b-v0.3, qwen2.5-7b, qwen3-0.6b, qwen3-8b, "
+           "qwen3-30b-a3b, tiny",
            "an unknown shape");
 }
 
