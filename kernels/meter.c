@@ -43,7 +43,8 @@ static double product_ns(meter *m, dtype type)
 {
     linear_job j[PRODUCTS];
     for (size_t i = 0; i < PRODUCTS; i++)
-        j[i] = (linear_job){.out = buf_at(m->out, i * matrix(m->dim)), .w = {m->w, type, m->dim, m->dim}};
+        j[i] = (linear_job){.out = buf_at(m->out, i * matrix(m->dim)),
+                            .w = {.p = m->w, .type = type, .rows = m->dim, .cols = m->dim}};
     double t0 = now_ns(m);
     m->be->ops->linear(m->be, j, PRODUCTS, m->x, m->dim, false);
     return now_ns(m) - t0;

@@ -65,7 +65,7 @@ static status run_product(const cpu_meter *m, product_kind kind, err *e)
     if (kind == PRODUCT_S8) return gemm_s8(g, x, w, (int32_t *)(void *)m->out, ROWS, DIM, DIM, e);
     if (kind == PRODUCT_BF16) return gemm_bf16(g, x, w, out, ROWS, DIM, DIM, DIM, e);
     if (g) return gemm_f32(g, x, w, out, ROWS, DIM, DIM, DIM, e);
-    linear_job j = {.out = {m->out}, .w = {{m->w}, DT_F32, DIM, DIM}};
+    linear_job j = {.out = {m->out}, .w = {.p = {m->w}, .type = DT_F32, .rows = DIM, .cols = DIM}};
     cpu_linear(m->be, &j, 1, (buf){m->x}, ROWS, true);
     return ST_OK;
 }

@@ -51,7 +51,7 @@ static void test_no_allocation(backend *be, dtype t)
 {
     rng r = {32};
     float *w = random_f32(&r, 64 * 64), *x = random_f32(&r, 32 * 64), *out = xmalloc(4 * 32 * 64);
-    linear_job j = {.out = at(out), .w = {at(w), t, 64, 64}};
+    linear_job j = {.out = at(out), .w = {.p = at(w), .type = t, .rows = 64, .cols = 64}};
     for (int exact = 0; exact < 2; exact++) be->ops->linear(be, &j, 1, at(x), 32, exact);
     long before = mem_test_count();
     for (size_t n = 1; n <= 32; n += 31)

@@ -168,7 +168,7 @@ static void test_saturation(backend *be, const char *level)
             for (size_t i = 0; i < N * COLS; i++) x[i] = sign & 2 ? -1 : 1;
             qblock_row(row, w, t, COLS, 0);
             for (size_t i = 0; i < N * ROWS; i++) want[i] = (sign & 2 ? -COLS : COLS) * row[0];
-            linear_job job = {.out = at(out), .w = {at(w), t, ROWS, COLS}};
+            linear_job job = {.out = at(out), .w = {.p = at(w), .type = t, .rows = ROWS, .cols = COLS}};
             be->ops->linear(be, &job, 1, at(x), N, false);
             for (size_t i = 0; i < N * ROWS; i++)
                 group_note(&g, fabsf(out[i] - want[i]) <= 1e-6f * fabsf(want[i]), "%s signs %d: %g, not %g",
