@@ -94,7 +94,8 @@ static void print_files(const model_files *files, FILE *f)
     if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
     if (files->n_unused) fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
     if (files->n_copies)
-        fprintf(f, "%-14s %zu tensors (not aligned, transposed, or rows in another order)\n", "copied", files->n_copies);
+        fprintf(f, "%-14s %zu tensors (not aligned, transposed, or rows in another order)\n", "copied",
+                files->n_copies);
 }
 
 void model_print_info(const model *m, FILE *f)
