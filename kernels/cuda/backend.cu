@@ -32,14 +32,11 @@ bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...)
     return false;
 }
 
-/* The device that cuda_use_device made current in this thread. */
-static thread_local int current = -1;
-
 void cuda_use_device(backend *be)
 {
-    int device = cuda_of(be)->device;
-    if (current == device) return;
-    if (cuda_check(be, cudaSetDevice(device), "selecting the device")) current = device;
+    int device = cuda_of(be)->device, current;
+    if (cudaGetDevice(&current) == cudaSuccess && current == device) return;
+    cuda_check(be, cudaSetDevice(device), "selecting the device");
 }
 
 /* Waits for the queue; errors of queued work appear here. */
@@ -304,7 +301,6 @@ static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capab
     int major = 0, minor = 0;
     cudaDeviceProp prop;
     cudaError_t rc = cudaSetDevice(c->device);
-    current = rc == cudaSuccess ? c->device : -1;
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->device);
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->device);
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&c->n_sm, cudaDevAttrMultiProcessorCount, c->device);

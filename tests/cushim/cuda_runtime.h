@@ -301,6 +301,11 @@ static inline cudaError_t cudaGetDeviceCount(int *n)
 {
     return (cudaError_t)shim_device_count(n);
 }
+static inline cudaError_t cudaGetDevice(int *n)
+{
+    *n = shim_device();
+    return cudaSuccess;
+}
 static inline cudaError_t cudaSetDevice(int n)
 {
     SHIM_CALL();

@@ -102,6 +102,11 @@ void shim_set_device(int n)
     device = n;
 }
 
+int shim_device(void)
+{
+    return device;
+}
+
 void *shim_stream(void)
 {
     opened = device;

@@ -97,8 +97,9 @@ bool shim_copy_due(int under_way, shim_late_copy *out);
 void shim_fence(void);
 /* Lets other threads run first in one of four atomics. */
 void shim_yield(void);
-/* Sets the thread's current device; returns a stream of it; true if a stream is of it. */
+/* Sets the thread's current device; returns it; returns a stream of it; true if a stream is of it. */
 void shim_set_device(int n);
+int shim_device(void);
 void *shim_stream(void);
 bool shim_on_device(const void *stream);
 int shim_next_call(void); /* 0, or the error that this runtime call must return */
