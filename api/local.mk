@@ -15,7 +15,7 @@ man3/kvasir.3: %D%/kvasir.h %D%/man3.awk
 	  $(srcdir)/%D%/kvasir.h >$@.tmp && mv $@.tmp $@
 $(man3_links): man3/kvasir.3
 	@echo '.so man3/kvasir.3' >$@
-EXTRA_DIST += %D%/libkvasir.map %D%/man3.awk examples/complete.c examples/compare.cc python/pyproject.toml python/setup.py \
+EXTRA_DIST += %D%/libkvasir.map %D%/man3.awk examples/complete.c examples/compare.cc pyproject.toml setup.py \
   $(wildcard $(srcdir)/python/kvasir/*.py $(srcdir)/python/tests/*.py)
 EXTRA_DIST += %D%/wait/before.c
 noinst_LIBRARIES += libwait.a

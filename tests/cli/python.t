@@ -8,7 +8,7 @@ KVASIR_LIBRARY=$(find "$(cd "$(dirname "$RUN")" && pwd)" -maxdepth 1 -name 'libk
 export KVASIR_LIBRARY PYTHONPATH="$SRCDIR/python" PYTHONDONTWRITEBYTECODE=1
 cd "$tmp" || exit 1
 "$RUN" --version | sed 's/.* //' >"$tmp/out"
-check "its version is the program's" grep -qx "version = \"$(cat "$tmp/out")\"" "$SRCDIR/python/pyproject.toml"
+check "its version is the program's" grep -qx "version = \"$(cat "$tmp/out")\"" "$SRCDIR/pyproject.toml"
 "$PYTHON" -m unittest discover -v -s "$SRCDIR/python/tests" >"$tmp/out" 2>"$tmp/err"
 check "the package's tests pass" test $? -eq 0
 sed 's/^/# /' "$tmp/err" | grep -E '(FAIL|ERROR|Error|\.\.\.)'
@@ -21,14 +21,18 @@ import kvasir._library as of
 assert "/built/libkvasir.so." in of.find(), of.find()') >"$tmp/out" 2>"$tmp/err"
 check "the package finds the library of its build folder" test $? -eq 0
 
-# Installed from a build folder, the package has the library and the program in it and needs nothing else of this tree.
+# The installed package has the library and the program in it and needs nothing else of this tree.
 if "$PYTHON" -c 'import setuptools, wheel, pip' 2>/dev/null; then
     mkdir -p built/model built/eval && cp -R "$SRCDIR/model/demo" built/model/ && cp "$SRCDIR/eval/DATA.md" built/eval/
-    cp "$RUN" built/run
+    cp "$SRCDIR/setup.py" "$SRCDIR/pyproject.toml" built/ && mkdir built/scripts
     chmod -R u+w built
-    "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./built/python >"$tmp/out" 2>"$tmp/err" &&
+    # Without a build, scripts/build makes one.
+    printf '#!/bin/sh\ncp "%s" run && echo built >>compiled\n' "$RUN" >built/scripts/build
+    chmod +x built/scripts/build
+    "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./built >"$tmp/out" 2>"$tmp/err" &&
         "$PYTHON" -m pip install --quiet --no-deps --no-index --target site wheels/*.whl >>"$tmp/out" 2>>"$tmp/err"
     check "a wheel is built and installed" test $? -eq 0
+    check "a missing program is compiled, once" test "$(cat built/compiled)" = built
     check "of this platform, for any Python 3" sh -c "ls wheels | grep -q '^kvasir-.*-py3-none-linux'"
     rm -r built
     (unset KVASIR_LIBRARY && PYTHONPATH=site "$PYTHON" -c '
