@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* config.json of the supported families. Source: transformers 5, models/{llama,mistral,ministral,ministral3,
- * qwen2,qwen3,phi3,mixtral,qwen2_moe,qwen3_moe}: configuration_*.py (keys and defaults) and modeling_*.py (their
- * meaning). */
+ * qwen2,qwen3,phi3,mixtral,qwen2_moe,qwen3_moe,qwen3_vl,qwen3_vl_moe}: configuration_*.py (keys and defaults) and
+ * modeling_*.py (their meaning). */
 #include "config.h"
 
 #include <stdio.h>
@@ -62,6 +62,11 @@ static const model_family families[] = {
      .experts = EXPERTS_BY_LAYER, .n_experts = 60, .n_chosen = 4, .expert_ffn = 1408, .shared_ffn = 5632, SPARSE},
     {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 0, WINDOW_BY_LAYER, .window_default = 4096, .attention_bias = true,
      .qk_norm = true, .experts = EXPERTS_BY_LAYER, .n_experts = 128, .n_chosen = 8, .expert_ffn = 768, SPARSE},
+    {"Qwen3VLForCausalLM", "qwen3_vl_text", 128000, 128, WINDOW_NEVER, .theta = 5e5, .attention_bias = true,
+     .qk_norm = true, DENSE},
+    {"Qwen3VLMoeForCausalLM", "qwen3_vl_moe_text", 128000, 0, WINDOW_NEVER, .theta = 5e5, .attention_bias = true,
+     .qk_norm = true, .experts = EXPERTS_BY_LAYER, .n_experts = 60, .n_chosen = 4, .expert_ffn = 1408,
+     .normalized = true, SPARSE},
 };
 
 /* True if `name` is the family's class. The class without output matrix (...Model) also counts: AutoModel's
@@ -82,7 +87,8 @@ static status look_up(const model_family **out, const keys *k, const char *key, 
     }
     return err_set(k->e, ST_UNSUPPORTED,
                    "%s: \"%s\" is %.60s; supported: Llama, Mistral, Ministral, Ministral3, Qwen2, "
-                   "Qwen3, Phi3, Mixtral, Qwen2Moe, Qwen3Moe (...ForCausalLM); Mistral3ForConditionalGeneration",
+                   "Qwen3, Phi3, Mixtral, Qwen2Moe, Qwen3Moe (...ForCausalLM); Mistral3, Qwen3VL, Qwen3VLMoe "
+                   "(...ForConditionalGeneration)",
                    k->file, key, name);
 }
 
@@ -257,10 +263,10 @@ static status read_experts(model_config *c, const model_family *f, const keys *k
     c->normalize = true;
     for (int i = 0; i < c->n_layers; i++) c->sparse[i] = 1;
     if (f->experts == EXPERTS_ALL) return ST_OK;
-    c->normalize = false;
+    c->normalize = f->normalized;
     TRY(keys_int(k, "moe_intermediate_size", 1, FFN_MAX, &width));
     if (f->shared_ffn) TRY(keys_int(k, "shared_expert_intermediate_size", 0, FFN_MAX, &shared));
-    TRY(keys_bool(k, "norm_topk_prob", &c->normalize));
+    if (!f->normalized) TRY(keys_bool(k, "norm_topk_prob", &c->normalize));
     c->expert_ffn = (int)width;
     c->shared_ffn = (int)shared;
     return read_sparse_layers(c, k);
@@ -282,25 +288,31 @@ static status read_text(model_config *c, const model_family *f, const keys *k)
 
 /* ---- wrappers ---- */
 
-/* Classes of a text model with other parts, which are not read. */
-static const struct {
+/* Classes of a text model with other parts, which are not read. Source: transformers 5, configuration_*.py. */
+typedef struct {
     const char *arch, *model_type, *text_type; /* text_type: "model_type" of the text model if it names none */
-} wrappers[] = {{"Mistral3ForConditionalGeneration", "mistral3", "mistral"}};
+    bool tied;                                 /* default of tie_word_embeddings */
+} wrapper;
 
-/* Returns the index of a wrapper, -1 for a text model. */
-static int find_wrapper(const keys *k)
+static const wrapper wrappers[] = {
+    {"Mistral3ForConditionalGeneration", "mistral3", "mistral", true},
+    {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text", false},
+    {"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_vl_moe_text", false},
+};
+
+/* Returns NULL for a text model. */
+static const wrapper *find_wrapper(const keys *k)
 {
     const char *type = json_string_value(json_object_get(k->obj, "model_type"));
     const char *arch = json_string_value(json_array_get(json_object_get(k->obj, "architectures"), 0));
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
         if (type ? strcmp(type, wrappers[i].model_type) == 0 : arch && strcmp(arch, wrappers[i].arch) == 0)
-            return (int)i;
-    return -1;
+            return &wrappers[i];
+    return NULL;
 }
 
-/* Merges the text model's keys into a copy of the wrapper's. The wrapper decides whether matrices are tied; they
- * are by default. Source: transformers 5, configuration_mistral3.py. */
-static status unwrap(json_t **out, const keys *k, const char *text_type)
+/* Merges the text model's keys into a copy of the wrapper's. The wrapper decides whether matrices are tied. */
+static status unwrap(json_t **out, const keys *k, const wrapper *w)
 {
     json_t *text, *merged;
     TRY(keys_object(k, "text_config", &text));
@@ -308,18 +320,19 @@ static status unwrap(json_t **out, const keys *k, const char *text_type)
     json_t *tied = json_object_get(k->obj, "tie_word_embeddings");
     *out = merged = json_copy(k->obj);
     json_object_del(merged, "architectures");
-    bool good = json_object_set_new(merged, "model_type", json_string(text_type)) == 0 &&
-                json_object_update(merged, text) == 0 &&
-                json_object_set(merged, "tie_word_embeddings", !tied || json_is_null(tied) ? json_true() : tied) == 0;
+    bool good =
+        json_object_set_new(merged, "model_type", json_string(w->text_type)) == 0 &&
+        json_object_update(merged, text) == 0 &&
+        json_object_set(merged, "tie_word_embeddings", !tied || json_is_null(tied) ? json_boolean(w->tied) : tied) == 0;
     return good ? ST_OK : err_set(k->e, ST_NOMEM, "%s: out of memory", k->file);
 }
 
 status config_read_all(model_config *c, const model_family *f, const keys *k)
 {
     json_t *merged = NULL;
-    int i = f ? -1 : find_wrapper(k);
-    if (i < 0) return read_text(c, f, k);
-    status st = unwrap(&merged, k, wrappers[i].text_type);
+    const wrapper *w = f ? NULL : find_wrapper(k);
+    if (!w) return read_text(c, f, k);
+    status st = unwrap(&merged, k, w);
     if (st == ST_OK) st = read_text(c, f, &(keys){merged, k->file, "", k->e});
     json_decref(merged);
     return st;

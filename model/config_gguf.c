@@ -31,11 +31,13 @@ static const gguf_arch archs[] = {
     {"qwen2moe", .sparse = "qwen2_moe"},
     {"qwen3", .model_type = "qwen3"},
     {"qwen3moe", .sparse = "qwen3_moe", .normalize = true},
+    {"qwen3vl", .model_type = "qwen3"}, /* positions of text are equal on the three axes: plain rotary embeddings */
+    {"qwen3vlmoe", .sparse = "qwen3_moe", .normalize = true},
     {"mistral3", .model_type = "ministral3", .allowed = "attention.temperature_scale"},
     {"phi3", .model_type = "phi3", .allowed = "attention.sliding_window", .partial_rotary = true},
 };
 
-static const char SUPPORTED[] = "llama, mistral3, phi3, qwen2, qwen2moe, qwen3, qwen3moe";
+static const char SUPPORTED[] = "llama, mistral3, phi3, qwen2, qwen2moe, qwen3, qwen3moe, qwen3vl, qwen3vlmoe";
 
 /* Keys of features that architectures do not have here. */
 static const char *const refused[] = {"logit_scale",

@@ -161,7 +161,8 @@ static void take_transposed(source_tensor *t, const weight_spec *w, const weight
     t->shape[1] = w->all_cols;
 }
 
-/* Finds the rows of an expert's matrix in a tensor of all experts. w->from.data stays NULL without one. */
+/* Finds the rows of an expert's matrix in a tensor of all experts. w->from.data stays NULL without one. A tensor whose
+ * shape fits both layouts is not transposed. Source: transformers 5, core_model_loading.py, Transpose. */
 static status locate_stacked(const model *m, weight_spec *w, err *e)
 {
     tensor_source *from = files_of(m)->source;

@@ -106,6 +106,7 @@ struct model_family {
      * chosen ones are normalized. EXPERTS_BY_LAYER: by decoder_sparse_step and mlp_only_layers. */
     enum { EXPERTS_NONE, EXPERTS_ALL, EXPERTS_BY_LAYER } experts;
     int n_experts, n_chosen, expert_ffn, shared_ffn; /* defaults if the keys are absent */
+    bool normalized; /* EXPERTS_BY_LAYER: the factors are normalized; does not read norm_topk_prob */
     /* Kinds of the two blocks of a layer; a layer may lack one (NULL). */
     const block_kind *(*mixer)(const model_config *c, int layer);
     const block_kind *(*ffn)(const model_config *c, int layer);

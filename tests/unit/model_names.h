@@ -19,4 +19,6 @@ static const char *const MODEL_NAMES[] = {
     "mixtral-f16",
     "qwen2-moe-bf16",
     "qwen3-moe-f32",
+    "qwen3-vl-f16",
+    "qwen3-vl-moe-bf16",
 };

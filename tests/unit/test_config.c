@@ -220,7 +220,14 @@ static void test_ministral3(void)
     GOOD("{" WRAPPER "\"tie_word_embeddings\":false,\"text_config\":{\"sliding_window\":null}}",
          strcmp(c.arch, "MistralForCausalLM") == 0 && !c.tied && c.window[0] == 0);
     GOOD("{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"text_config\":{}}",
-         strcmp(c.arch, "MistralForCausalLM") == 0);
+         strcmp(c.arch, "MistralForCausalLM") == 0 && c.tied);
+    GOOD("{\"architectures\":[\"Qwen3VLForConditionalGeneration\"],\"sliding_window\":8,\"text_config\":{"
+         "\"tie_word_embeddings\":true,\"rope_scaling\":{\"rope_type\":"
+         "\"default\",\"mrope_section\":[24,20,20],\"mrope_interleaved\":true}}}",
+         c.qk_norm && !c.tied && c.window[0] == 0 && c.rope.kind == ROPE_NONE);
+    GOOD("{\"model_type\":\"qwen3_vl_moe\",\"architectures\":[\"Qwen3VLMoeForConditionalGeneration\"],"
+         "\"tie_word_embeddings\":true,\"text_config\":{\"norm_topk_prob\":false,\"num_experts\":4}}",
+         c.qk_norm && c.tied && c.normalize && c.n_experts == 4 && c.n_chosen == 4 && c.expert_ffn == 1408);
     const rope_config r = {.query_beta = 0.1, .original_max = 16384};
     ok(rope_query_scale(&r, 0) == 1 && rope_query_scale(&r, 16383) == 1, "no factor within the trained length");
     ok(fabsf(rope_query_scale(&r, 16384) - 1.0693147f) < 1e-6f &&

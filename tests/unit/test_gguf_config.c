@@ -153,15 +153,14 @@ static void test_keys(void)
 static void test_experts(void)
 {
     static const value mixtral[] = {INT("llama.expert_count", 8), INT("llama.expert_used_count", 2)};
-    static const value qwen2[] = {TEXT("general.architecture", "qwen2moe"),
-                                  INT("qwen2moe.block_count", 2),
-                                  INT("qwen2moe.context_length", 128),
-                                  INT("qwen2moe.embedding_length", 32),
-                                  INT("qwen2moe.feed_forward_length", 48),
-                                  INT("qwen2moe.attention.head_count", 4),
-                                  REAL("qwen2moe.attention.layer_norm_rms_epsilon", 1e-5),
-                                  INT("qwen2moe.expert_count", 6),
-                                  INT("qwen2moe.expert_used_count", 3)};
+#define SPARSE(arch)                                                                                                   \
+    TEXT("general.architecture", arch), INT(arch ".block_count", 2), INT(arch ".context_length", 128),                 \
+        INT(arch ".embedding_length", 32), INT(arch ".feed_forward_length", 48), INT(arch ".attention.head_count", 4), \
+        REAL(arch ".attention.layer_norm_rms_epsilon", 1e-5), INT(arch ".expert_count", 6),                            \
+        INT(arch ".expert_used_count", 3)
+    static const value qwen2[] = {SPARSE("qwen2moe")};
+    static const value qwen3vl[] = {SPARSE("qwen3vlmoe"), INT("qwen3vlmoe.n_deepstack_layers", 3),
+                                    EACH("qwen3vlmoe.rope.dimension_sections", 2, 2)};
     model_config c;
     err e = {0};
     if (is_ok(read(&c, mixtral, 2, 0, 0, &e), &e, "Mixtral")) {
@@ -172,6 +171,10 @@ static void test_experts(void)
     if (!is_ok(read(&c, qwen2, 9, 0, 0, &e), &e, "Qwen2-MoE")) return;
     ok(c.n_experts == 6 && c.n_chosen == 3 && c.expert_ffn == 16 && c.shared_ffn == 48 && !c.normalize,
        "the chosen experts, and the shared one, are as wide as the feed-forward");
+    model_config_free(&c);
+    if (!is_ok(read(&c, qwen3vl, 11, 0, 0, &e), &e, "Qwen3-VL-MoE")) return;
+    ok(c.n_experts == 6 && c.shared_ffn == 0 && c.normalize && c.qk_norm && c.rope.kind == ROPE_NONE,
+       "normalized, no shared expert, plain rotary embeddings");
     model_config_free(&c);
 }
 

@@ -128,6 +128,7 @@ static const struct {
     {"qwen2-f16", "qwen2", true},
     {"qwen2-yarn-f32", "qwen2", true},
     {"qwen3-f32-sharded-tied", "qwen3", true},
+    {"qwen3-vl-f16", "qwen3vl", true},
     {"phi3-longrope-f16", "phi3", true},
     {"ministral3-vision-f16", "mistral3", true},
     {"mixtral-f16", "llama", true},
