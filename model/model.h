@@ -164,9 +164,10 @@ status model_convert(model *m, const weights_options *o, err *e);
  * with m, which must outlive it. Its weight_bytes and memory_bytes count only the converted matrices. With plan, m may
  * come from model_find and have any type. Errors: see model_convert; m is unchanged. */
 status model_convert_copy(model **out, const model *m, const weights_options *o, err *e);
-/* Creates a random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
+/* Creates a random model of a known shape ("llama-3.2-1b", "qwen3-30b-a3b", ...) for benchmarks; "NAME:layers=N" has
+ * N layers. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
-/* Returns the config of a known shape, for plans. ST_USAGE: unknown shape. */
+/* Returns the config of a known shape, for plans. ST_USAGE: unknown shape or number of layers. */
 status model_shape_config(model_config *c, const char *shape, err *e);
 void model_close(model *m);
 /* Returns the number of multiplications of one token with the matrices of all blocks. */

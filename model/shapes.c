@@ -13,9 +13,10 @@
 #include "kernels/qblock_random.h"
 #include "model/weights.h"
 
+#define LAYERS "\"num_hidden_layers\":"
 #define DIMS(layers, hidden, ffn, heads, kv, dim, vocab)                                                               \
-    "\"num_hidden_layers\":" #layers ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn                        \
-    ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv ",\"head_dim\":" #dim ",\"vocab_size\":" #vocab
+    LAYERS #layers ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn ",\"num_attention_heads\":" #heads       \
+                   ",\"num_key_value_heads\":" #kv ",\"head_dim\":" #dim ",\"vocab_size\":" #vocab
 #define LLAMA3(factor)                                                                                                 \
     ",\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,\"max_position_embeddings\":131072,"                               \
     "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #factor ",\"low_freq_factor\":1.0,"                       \
@@ -44,15 +45,31 @@ static const struct {
 
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
+/* Reads a shape's config with the number of layers that the rest of its name may give: ":layers=N". */
+static status parse_shape(model_config *c, const char *config, const char *shape, const char *rest, err *e)
+{
+    char text[512];
+    int layers = 0, end = 0, used = 0;
+    if (!*rest) return model_config_parse(c, config, strlen(config), shape, NULL, e);
+    if (sscanf(rest, ":layers=%4d%n", &layers, &end) != 1 || rest[end] || layers < 1 || layers > 4096)
+        return err_set(e, ST_USAGE, "--shape %.60s: '%.40s' is not :layers=N, with N from 1 to 4096", shape, rest);
+    const char *at = strstr(config, LAYERS) + strlen(LAYERS);
+    sscanf(at, "%*d%n", &used);
+    snprintf(text, sizeof text, "%.*s%d%s", (int)(at - config), config, layers, at + used);
+    return model_config_parse(c, text, strlen(text), shape, NULL, e);
+}
+
 status model_shape_config(model_config *c, const char *shape, err *e)
 {
+    const size_t stem = strcspn(shape, ":");
     char list[160] = "";
     nearest near;
     *c = (model_config){0};
     nearest_start(&near, shape);
     for (size_t i = 0, n = 0; i < N_SHAPES && n < sizeof list; i++) {
-        const char *name = shapes[i].name, *config = shapes[i].config;
-        if (strcmp(shape, name) == 0) return model_config_parse(c, config, strlen(config), shape, NULL, e);
+        const char *name = shapes[i].name;
+        if (strlen(name) == stem && memcmp(shape, name, stem) == 0)
+            return parse_shape(c, shapes[i].config, shape, shape + stem, e);
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", name);
         nearest_try(&near, name, strlen(name));
     }

@@ -625,7 +625,8 @@ static status cmd_bench(void *options, err *e)
 
 static const cli_option rows[] = {
     OPTION("shape", "NAME,...", TEXT, AT(bench_options, shape),
-           "models of known shapes with random weights, e.g. llama-3.2-1b"),
+           "models of known shapes with random weights, e.g. llama-3.2-1b or "
+           "qwen3-30b-a3b:layers=8"),
     OPTION("phase", "LIST", TEXT, AT(bench_options, phase),
            "phases to time: prefill, decode (default: both), kernel (single operations)"),
     OPTION("batch", "N,...", TEXT, AT(bench_options, batch), "sequences per decode step (default 1)"),

@@ -477,9 +477,15 @@ static void test_shapes(void)
         const char *name;
         long long n_params;
     } want[] = {
-        {"llama-3.2-1b", 1235814400},    {"llama-3.2-3b", 3212749824},   {"llama-3.1-8b", 8030261248},
-        {"mistral-7b-v0.3", 7248023552}, {"qwen2.5-7b", 7615616512},     {"qwen3-0.6b", 596049920},
-        {"qwen3-8b", 8190735360},        {"qwen3-30b-a3b", 30532122624},
+        {"llama-3.2-1b", 1235814400},
+        {"llama-3.2-3b", 3212749824},
+        {"llama-3.1-8b", 8030261248},
+        {"mistral-7b-v0.3", 7248023552},
+        {"qwen2.5-7b", 7615616512},
+        {"qwen3-0.6b", 596049920},
+        {"qwen3-8b", 8190735360},
+        {"qwen3-30b-a3b", 30532122624},
+        {"qwen3-8b:layers=35", 8190735360 - 4096 * (2 * 4096 + 2 * 1024 + 3 * 12288) - 2 * (4096 + 128)},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         err e = {0};
@@ -494,6 +500,13 @@ static void test_shapes(void)
            "known: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, mistral-7b-v0.3, qwen2.5-7b, qwen3-0.6b, qwen3-8b, "
            "qwen3-30b-a3b, tiny",
            "an unknown shape");
+    static const char *const bad[] = {":layers=0", ":layers=", ":layers=-1", ":layers=2x", ":depth=2", ":layers=4097", ":"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char name[40];
+        e = (err){0};
+        snprintf(name, sizeof name, "tiny%s", bad[i]);
+        is_err(model_open_shape(&m, name, DT_BF16, 1, be, &e), &e, ST_USAGE, "is not :layers=N, with N", "%s", name);
+    }
 }
 
 static void test_random(void)
@@ -545,7 +558,7 @@ static void test_fixtures(void)
         model_close(m);
     }
     closedir(d);
-    is_int(n_models, 18, "checkpoints");
+    is_int(n_models, 20, "checkpoints");
     const char *real = tap_data("models/stories260K/hf");
     err e = {0};
     model *m = NULL;
