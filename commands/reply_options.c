@@ -67,7 +67,8 @@ const cli_option reply_rows[] = {
      .help = "chat template: a Jinja file, a name or a Jinja text (default: the model's own)",
      .man = "Chat template: a Jinja file, a Jinja text (with {{ or {%), a named template of the model (such as "
             "tool_use), or a built-in one: llama3, "
-            "llama3.1, mistral-v1, mistral-v3, qwen2, qwen2.5, qwen3, smollm2, chatml, vicuna, llama2. Default: the "
+            "llama3.1, mistral-v1, mistral-v3, mistral-v7, qwen2, qwen2.5, qwen3, smollm2, chatml, vicuna, llama2. "
+            "Default: the "
             "model's own."},
     {CHATS, .name = "template-arg", .arg = "NAME=VALUE", .type = OPTION_TEXTS, AT(template_options, args),
      .help = "variable of the chat template, such as enable_thinking=false; repeatable",

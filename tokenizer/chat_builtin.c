@@ -67,6 +67,13 @@ static const struct {
             "{{- '[INST]' + (system + '\\n\\n' if loop.revindex <= 2 and system else '') + m.content + '[/INST]' }}"
         "{%- else %}{{- m.content + eos_token }}{%- endif %}"
      "{%- endfor %}"},
+    {"mistral-v7", "[SYSTEM_PROMPT]", /* without the system text that some models of this layout have by default */
+     SPLIT_SYSTEM ALTERNATE "{{- bos_token }}"
+     "{{- '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' if system else '' }}"
+     "{%- for m in rest %}"
+        "{%- if m.role == 'user' %}{{- '[INST]' + m.content + '[/INST]' }}"
+        "{%- else %}{{- m.content + eos_token }}{%- endif %}"
+     "{%- endfor %}"},
     {"qwen2", "<|im_start|>",
      CHATML_SYSTEM("You are a helpful assistant.") CHATML_TURNS("m.content")},
     {"qwen2.5", "<|im_start|>",
@@ -113,8 +120,9 @@ const char *chat_builtin(const char *name, const char **needs)
 
 const char *const *chat_template_names(void)
 {
-    static const char *const names[] = {"llama3", "llama3.1", "mistral-v1", "mistral-v3", "qwen2",  "qwen2.5",
-                                        "qwen3",  "smollm2",  "chatml",     "vicuna",     "llama2", NULL};
+    static const char *const names[] = {"llama3", "llama3.1", "mistral-v1", "mistral-v3", "mistral-v7",
+                                        "qwen2",  "qwen2.5",  "qwen3",      "smollm2",    "chatml",
+                                        "vicuna", "llama2",   NULL};
     _Static_assert(sizeof names / sizeof *names == N_BUILTIN + 1, "a name for each template");
     return names;
 }

@@ -40,6 +40,7 @@ struct tokenizer {
     token_list prefix;  /* these tokens, BOS the first */
     bool guessed_added; /* the added tokens are the family's defaults, not from a file */
     token_list eos;
+    const char *usual_chat; /* built-in template of folders without one; NULL: none */
     chat_set chat;
     char describe[96], warning[256]; /* "": none */
 };
@@ -59,6 +60,9 @@ status json_added_token(tokenizer *t, const json_t *entry, int64_t id, const cha
 /* tiktoken.c: detects and loads lines of base64 token and rank, with Llama-3's pattern and special tokens. */
 bool tiktoken_looks_like(const char *text, size_t n);
 status tiktoken_load(tokenizer *t, const char *text, size_t n, const char *name, err *e);
+/* Detects and loads a parsed tekken.json: ids are ranks after the special tokens. Source: mistral-common, tekken.py. */
+bool tekken_looks_like(const json_t *root);
+status tekken_load(tokenizer *t, const json_t *root, const char *name, err *e);
 
 /* spm_model.c: loads a SentencePiece model with its control pieces, and encodes with it. */
 status spm_model_load(tokenizer *t, const char *data, size_t n, const char *name, err *e);
@@ -74,7 +78,7 @@ status settings_load_stops(tokenizer *t, const char *dir, bool config, err *e);
 
 /* tokenizer.c: checks and finishes a tokenizer whose vocabulary is loaded. */
 status tokenizer_finish(tokenizer *t, const char *name, err *e);
-/* Opens a tokenizer from the text of a tokenizer.json alone, for tests and fuzz targets. */
+/* Opens a tokenizer from the text of a tokenizer.json or tekken.json alone, for tests and fuzz targets. */
 status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const char *name, err *e);
 
 /* chat.c: sets a variable of the templates, such as "bos_token", to the spelling of a token, "" for -1, unless it is

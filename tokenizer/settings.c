@@ -210,6 +210,15 @@ static status load_token_names(tokenizer *t, const json_t *cfg, err *e)
     return ST_OK;
 }
 
+/* Adds the built-in template that belongs to the vocabulary. */
+static status add_usual(tokenizer *t, err *e)
+{
+    char from[64];
+    const char *needs, *text = chat_builtin(t->usual_chat, &needs);
+    snprintf(from, sizeof from, "built-in %s", t->usual_chat);
+    return chat_set_add(&t->chat, "default", from, text, strlen(text), e);
+}
+
 /* Loads the templates: files of newer folders take precedence over tokenizer_config.json, and that over
  * chat_template.json of older processors. */
 static status load_templates(tokenizer *t, const json_t *cfg, const char *dir, err *e)
@@ -220,6 +229,7 @@ static status load_templates(tokenizer *t, const json_t *cfg, const char *dir, e
     TRY_GOTO(chat_set_add_files(&t->chat, dir, e));
     if (t->chat.n == 0) TRY_GOTO(chat_set_add_json(&t->chat, cfg, "tokenizer_config.json", e));
     if (t->chat.n == 0) TRY_GOTO(chat_set_add_json(&t->chat, old, "chat_template.json", e));
+    if (t->chat.n == 0 && t->usual_chat) TRY_GOTO(add_usual(t, e));
 done:
     json_decref(old);
     return st;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Llama-3's own tokenizer.model: lines of "base64(token) rank", as in tiktoken. */
+/* Vocabularies of tiktoken, whose ids are ranks: Llama-3's tokenizer.model, lines of "base64(token) rank", and
+ * Mistral's tekken.json. */
 #include "config.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "tokenizer/impl.h"
 
@@ -136,4 +138,126 @@ status tiktoken_load(tokenizer *t, const char *text, size_t n, const char *name,
     TRY(pretok_create(&t->pre, e));
     TRY(pretok_add_regex(t->pre, PRETOK_LLAMA3, PRETOK_ISOLATED, name, e));
     return add_specials(t, bpe_n_ids(t->bpe), name, e);
+}
+
+/* ---- tekken.json ---- */
+
+/* The control tokens of files without a list of them. Source: mistral-common, tekken.py. */
+static const char *const tekken_specials[] = {
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+};
+
+/* Built-in templates by the version of a file. */
+static const struct {
+    const char *version, *name;
+} tekken_templates[] = {{"v3", "mistral-v3"}, {"v7", "mistral-v7"}, {"v11", "mistral-v7"}, {"v13", "mistral-v7"}};
+
+bool tekken_looks_like(const json_t *root)
+{
+    return json_is_array(json_object_get(root, "vocab"));
+}
+
+static status tekken_size(const json_t *config, const char *key, json_int_t most, json_int_t *out, const char *name,
+                          err *e)
+{
+    const json_t *v = json_object_get(config, key);
+    *out = json_integer_value(v);
+    if (json_is_integer(v) && *out >= 1 && *out <= most) return ST_OK;
+    return err_set(e, ST_FORMAT, "%.180s: config.%s is not an integer from 1 to %lld", name, key, (long long)most);
+}
+
+static status tekken_token(bpe *b, const json_t *entry, int32_t rank, int32_t id, const char *name, err *e)
+{
+    char bytes[MAX_TOKEN], what[WHAT_MAX];
+    const json_t *given = json_object_get(entry, "rank");
+    const char *text = json_string_value(json_object_get(entry, "token_bytes"));
+    size_t n = text ? strlen(text) : 0, m;
+    snprintf(what, sizeof what, "%.180s: vocab[%d]", name, rank);
+    if (!json_is_integer(given) || json_integer_value(given) != rank)
+        return err_set(e, ST_FORMAT, "%s: its rank is not %d", what, rank);
+    if (n > MAX_TOKEN) return err_set(e, ST_FORMAT, "%s: token of %zu bytes is too long", what, n / 4 * 3);
+    if (!base64_decode(text, n, bytes, &m) || m == 0)
+        return err_set(e, ST_FORMAT, "%s: token_bytes is not base64", what);
+    return bpe_add_token(b, id, bytes, m, true, what, e);
+}
+
+static status tekken_push(tokenizer *t, const char *text, json_int_t id, const char *name, err *e)
+{
+    added_token a = {
+        .text = (char *)(uintptr_t)text, .n = strlen(text), .id = (int32_t)id, .special = true}; /* copied */
+    if (strcmp(text, "<s>") == 0) t->bos = a.id;
+    if (strcmp(text, "</s>") == 0) TRY(token_list_push(&t->eos, a.id, e));
+    return added_push(&t->added, &a, name, e);
+}
+
+/* Adds the special tokens: those of the list, or the defaults, then <SPECIAL_n>. All of them are control tokens here:
+ * no text becomes one. */
+static status tekken_add_specials(tokenizer *t, const json_t *list, json_int_t n, const char *name, err *e)
+{
+    const size_t n_usual = sizeof tekken_specials / sizeof *tekken_specials;
+    const bool usual = !list || json_is_null(list);
+    const size_t given = usual ? n_usual : json_array_size(list);
+    char text[32];
+    if (given > (size_t)n)
+        return err_set(e, ST_FORMAT, "%s: %zu special tokens, but config.default_num_special_tokens is %lld", name,
+                       given, (long long)n);
+    for (size_t i = 0; i < (size_t)n; i++) {
+        const json_t *entry = json_array_get(list, i), *rank = json_object_get(entry, "rank");
+        const char *found = usual && i < n_usual ? tekken_specials[i] : NULL;
+        if (!usual && i < given) {
+            found = json_string_value(json_object_get(entry, "token_str"));
+            if (!found || !json_is_integer(rank) || json_integer_value(rank) != (json_int_t)i)
+                return err_set(e, ST_FORMAT, "%s: special_tokens[%zu] has no token_str, or its rank is not %zu", name,
+                               i, i);
+        }
+        if (!found) snprintf(text, sizeof text, "<SPECIAL_%zu>", i);
+        TRY(tekken_push(t, found ? found : text, (json_int_t)i, name, e));
+    }
+    t->adds_bos = t->bos >= 0;
+    return ST_OK;
+}
+
+status tekken_load(tokenizer *t, const json_t *root, const char *name, err *e)
+{
+    const json_t *config = json_object_get(root, "config"), *vocab = json_object_get(root, "vocab");
+    const char *pattern = json_string_value(json_object_get(config, "pattern"));
+    const char *version = json_string_value(json_object_get(config, "version"));
+    json_int_t all, special;
+    if (!pattern) return err_set(e, ST_FORMAT, "%s: config.pattern is missing or not a string", name);
+    TRY(tekken_size(config, "default_vocab_size", BPE_MAX_IDS, &all, name, e));
+    TRY(tekken_size(config, "default_num_special_tokens", all - 1, &special, name, e));
+    const json_int_t n = all - special;
+    if ((size_t)n > json_array_size(vocab))
+        return err_set(e, ST_FORMAT, "%s: %zu tokens, but config.default_vocab_size needs %lld", name,
+                       json_array_size(vocab), (long long)n);
+    TRY(bpe_create(&t->bpe, (size_t)n, 0, BPE_BY_RANK | BPE_WHOLE_WORDS, e));
+    for (json_int_t i = 0; i < n; i++)
+        TRY(tekken_token(t->bpe, json_array_get(vocab, (size_t)i), (int32_t)i, (int32_t)(special + i), name, e));
+    const int missing = bpe_finish(t->bpe, -1);
+    if (missing) return err_set(e, ST_FORMAT, "%s: %d of the 256 bytes have no token", name, missing);
+    TRY(pretok_create(&t->pre, e));
+    TRY(pretok_add_regex(t->pre, pattern, PRETOK_ISOLATED, name, e));
+    for (size_t i = 0; i < sizeof tekken_templates / sizeof *tekken_templates; i++)
+        if (version && strcmp(version, tekken_templates[i].version) == 0) t->usual_chat = tekken_templates[i].name;
+    snprintf(t->describe, sizeof t->describe, "tekken %.8s (tekken.json)", version ? version : "");
+    return tekken_add_specials(t, json_object_get(root, "special_tokens"), special, name, e);
 }

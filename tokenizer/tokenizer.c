@@ -86,7 +86,7 @@ status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const ch
     *out = NULL;
     status st = json_parse_object(&root, text, n, name, JSON_DEPTH, e);
     if (st == ST_OK) st = create(&t, e);
-    if (st == ST_OK) st = bpe_json_load(t, root, name, e);
+    if (st == ST_OK) st = (tekken_looks_like(root) ? tekken_load : bpe_json_load)(t, root, name, e);
     if (st == ST_OK) st = tokenizer_finish(t, name, e);
     json_decref(root);
     if (st == ST_OK) *out = t;
@@ -161,37 +161,42 @@ done:
     return st;
 }
 
-/* Records the error for a folder without a tokenizer. */
-static status refuse_folder(const char *dir, err *e)
+static status open_tekken(tokenizer *t, const char *path, err *e)
 {
-    char *tekken = path_join(dir, "tekken.json");
-    const bool has = tekken && file_exists(tekken);
-    mem_free(tekken);
-    if (has)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: tekken.json is not supported; use the tokenizer.json of the same model, or a GGUF file",
-                       dir);
-    return err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
+    json_t *root = NULL;
+    char *text;
+    size_t n;
+    TRY(file_read(&text, &n, path, TOKENIZER_MAX_FILE, e));
+    status st = json_parse_data(&root, text, n, path, JSON_DEPTH, e); /* one token is U+0000 */
+    if (st == ST_OK) st = tekken_load(t, root, path, e);
+    json_decref(root);
+    mem_free(text);
+    return st;
 }
 
 static status open_vocabulary(tokenizer *t, const char *dir, err *e)
 {
     char *json = path_join(dir, "tokenizer.json"), *model = path_join(dir, "tokenizer.model");
     char *vocab = path_join(dir, "vocab.json"), *merges = path_join(dir, "merges.txt");
+    char *tekken = path_join(dir, "tekken.json");
     status st = ST_OK;
-    if (!json || !model || !vocab || !merges) {
+    if (!json || !model || !vocab || !merges || !tekken) {
         st = err_set(e, ST_NOMEM, "%s: out of memory", dir);
         goto done;
     }
     if (file_exists(json)) TRY_GOTO(open_json(t, json, file_exists(model), e));
     if (!t->bpe && file_exists(model)) TRY_GOTO(open_model(t, model, e));
     if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges)) TRY_GOTO(open_files(t, dir, vocab, merges, e));
-    if (!t->bpe && !t->spm) st = refuse_folder(dir, e);
+    if (!t->bpe && !t->spm && file_exists(tekken)) TRY_GOTO(open_tekken(t, tekken, e));
+    if (!t->bpe && !t->spm)
+        st = err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model, vocab.json with merges.txt, or tekken.json",
+                     dir);
 done:
     mem_free(json);
     mem_free(model);
     mem_free(vocab);
     mem_free(merges);
+    mem_free(tekken);
     return st;
 }
 

@@ -119,7 +119,7 @@ changed() {
     (cd "$d" && eval "$1")
 }
 changed 'rm tokenizer.json'
-refused 1 "m: no tokenizer.json, tokenizer.model or vocab.json" "no tokenizer" generate -m "$d" -p a -n 1
+refused 1 "m: no tokenizer.json, tokenizer.model, vocab.json" "no tokenizer" generate -m "$d" -p a -n 1
 changed 'rm config.json && mkdir config.json'
 refused 1 "config.json: not a regular file" "a folder in place of config.json" info -m "$d"
 changed 'rm model.safetensors && ln -s nowhere model.safetensors'
@@ -127,7 +127,7 @@ refused 1 "no model.safetensors" "a dangling link" info -m "$d"
 changed 'mv model.safetensors consolidated.safetensors'
 refused 1 "consolidated.safetensors has Mistral's own names" "Mistral's own files" info -m "$d"
 changed 'mv tokenizer.json tekken.json'
-refused 1 "tekken.json is not supported; use the tokenizer.json" "Mistral's own tokenizer" generate -m "$d" -p a -n 1
+refused 1 "tekken.json: config.pattern is missing" "another file as tekken.json" generate -m "$d" -p a -n 1
 changed ': >model.safetensors'
 refused 1 "model.safetensors: truncated header: 0 bytes" "an empty file" info -m "$d"
 changed 'echo "{\"weight_map\": {\"a\": \"b.safetensors\"}}" >model.safetensors.index.json'

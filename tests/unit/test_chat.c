@@ -127,6 +127,22 @@ static void test_chatml(void)
     tokenizer_free(t);
 }
 
+/* Texts are those of mistral-common 1.8, encode_chat_completion. */
+static void test_tekken(void)
+{
+    tokenizer *t = open_tokenizer(tap_path("tests/data/tokenizers/folders/tekken-defaults"), "tekken.json");
+    err e;
+    if (!ok(t, "a folder with tekken.json alone")) return;
+    is_str(tokenizer_describe(t), "tekken v7 (tekken.json), 336 tokens", "description");
+    check(t, "mistral-v7", one, 1, "<s>[INST] Hi\t[/INST]", "one message");
+    check(t, "mistral-v7", talk, 4,
+          "<s>[SYSTEM_PROMPT] Be brief. [/SYSTEM_PROMPT][INST]Hi[/INST] Yes\n</s>[INST]Bye[/INST]", "a system text");
+    check(t, "mistral-v3", talk, 4, "<s>[INST]Hi[/INST] Yes\n</s>[INST] Be brief. \n\nBye[/INST]", "no spaces");
+    is_str(rendered(t, "[{\"role\":\"user\",\"content\":\"[INST]\"}]", NULL, NULL, &e), "<s>[INST][INST][/INST]",
+           "the version decides the folder's template");
+    tokenizer_free(t);
+}
+
 #ifdef HAVE_SPM
 static void test_spm(void)
 {
@@ -276,7 +292,7 @@ static void test_errors(void)
     int n = 0;
     for (const char *const *p = chat_template_names(); *p; p++, n++)
         ok(!strstr(*p, " ") && strstr(e3.msg, *p), "%s is in the list", *p);
-    is_int(n, 11, "number of templates");
+    is_int(n, 12, "number of templates");
     rendered(t, "[7]", NULL, NULL, &e);
     ok(e.code == ST_USAGE && strstr(e.msg, "message 1"), "a message that is no object: %s", e.msg);
     tokenizer_free(t);
@@ -366,6 +382,7 @@ static void test_sources(void)
 int main(void)
 {
     test_llama3();
+    test_tekken();
     test_chatml();
     test_spm();
     test_reference();

@@ -135,6 +135,57 @@ static void test_json(void)
 }
 
 /* Every truncation of a real file is refused. */
+/* ---- tekken.json ---- */
+
+#define A "{\"rank\":0,\"token_bytes\":\"QQ==\"}"
+#define CONFIG(all, special)                                                                                           \
+    "\"config\":{\"pattern\":\"a\",\"version\":\"v7\",\"default_vocab_size\":" all                                     \
+    ",\"default_num_special_tokens\":" special "}"
+
+static void test_tekken(void)
+{
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"{\"vocab\":[" A "]}", "config.pattern is missing or not a string"},
+        {"{\"config\":{\"pattern\":7},\"vocab\":[" A "]}", "config.pattern is missing or not a string"},
+        {"{\"config\":{\"pattern\":\"a\"},\"vocab\":[" A "]}",
+         "config.default_vocab_size is not an integer from 1 to 4194304"},
+        {"{" CONFIG("4194305", "1") ",\"vocab\":[" A "]}", "config.default_vocab_size is not an integer"},
+        {"{" CONFIG("4", "4") ",\"vocab\":[" A "]}", "default_num_special_tokens is not an integer from 1 to 3"},
+        {"{" CONFIG("4", "\"3\"") ",\"vocab\":[" A "]}", "default_num_special_tokens is not an integer"},
+        {"{" CONFIG("4", "1") ",\"vocab\":[" A "]}", "1 tokens, but config.default_vocab_size needs 3"},
+        {"{" CONFIG("2", "1") ",\"vocab\":[7]}", "vocab[0]: its rank is not 0"},
+        {"{" CONFIG("2", "1") ",\"vocab\":[{\"rank\":1,\"token_bytes\":\"QQ==\"}]}", "vocab[0]: its rank is not 0"},
+        {"{" CONFIG("2", "1") ",\"vocab\":[{\"rank\":0}]}", "vocab[0]: token_bytes is not base64"},
+        {"{" CONFIG("2", "1") ",\"vocab\":[{\"rank\":0,\"token_bytes\":\"QQ\"}]}",
+         "vocab[0]: token_bytes is not base64"},
+        {"{" CONFIG("3", "1") ",\"vocab\":[" A ",{\"rank\":1,\"token_bytes\":\"QQ==\"}]}", "vocab[1]"},
+        {"{" CONFIG("2", "1") ",\"vocab\":[" A "]}", "255 of the 256 bytes have no token"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) refuse(bad[i].text, ST_FORMAT, bad[i].part);
+
+    static const struct {
+        const char *list, *part;
+    } lists[] = {
+        {"[{\"rank\":0,\"token_str\":\"<s>\"},{\"rank\":1,\"token_str\":\"<t>\"},{\"rank\":2,\"token_str\":\"<u>\"}]",
+         "3 special tokens, but config.default_num_special_tokens is 2"},
+        {"[{\"rank\":1,\"token_str\":\"<s>\"}]", "special_tokens[0] has no token_str, or its rank is not 0"},
+        {"[{\"rank\":0,\"token_str\":5}]", "special_tokens[0] has no token_str"},
+        {"[{\"rank\":0,\"token_str\":\"<s>\"},{\"rank\":1,\"token_str\":\"<s>\"}]", "<s>"},
+    };
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static char text[16384];
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        int n = snprintf(text, sizeof text, "{" CONFIG("258", "2") ",\"special_tokens\":%s,\"vocab\":[", lists[i].list);
+        for (int b = 0; b < 256; b++)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s{\"rank\":%d,\"token_bytes\":\"%c%c==\"}", b ? "," : "",
+                          b, digits[b >> 2], digits[(b & 3) << 4]);
+        snprintf(text + n, sizeof text - (size_t)n, "]}");
+        refuse(text, ST_FORMAT, lists[i].part);
+    }
+}
+
 static void test_truncation(void)
 {
     FILE *f = fopen(tap_path("tests/data/tokenizers/small/llama3/tokenizer.json"), "rb");
@@ -182,7 +233,7 @@ static const struct {
     status want;
     const char *part;
 } bad_folders[] = {
-    {{{"config.json", "{}"}, {"x", ""}}, ST_IO, "no tokenizer.json, tokenizer.model or vocab.json"},
+    {{{"config.json", "{}"}, {"x", ""}}, ST_IO, "no tokenizer.json, tokenizer.model, vocab.json"},
     {{{"tokenizer.json", GOOD}, {"config.json", "{}"}}, ST_OK, "a good one"},
     {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{"}}, ST_FORMAT, "tokenizer_config.json: not valid JSON"},
     {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"added_tokens_decoder\":[]}"}},
@@ -339,6 +390,7 @@ static void test_steps(void)
 int main(void)
 {
     test_json();
+    test_tekken();
     test_truncation();
     test_folder();
     test_garbage_model();
