@@ -4,7 +4,7 @@
 export XDG_CACHE_HOME="$tmp/cache"
 ids=1,2,3,4,5,6,7,8,9
 
-for f in fp8-block awq gptq-order w4a16; do
+for f in fp8-block awq gptq-order w4a16 moe-fp8 moe-awq moe-gptq; do
     d="$SRCDIR/tests/data/packed/$f"
     works "$f: converts" logits -m "$d" --ids $ids -o "$tmp/1.npy"
     err_has "weights: converted in" "which is reported"

@@ -59,6 +59,7 @@ static const struct {
     {"fp8-block", DT_FP8, 1e-10},    {"fp8-tensor", DT_FP8, 1e-10}, {"fp8-row", DT_FP8, 1e-10},
     {"awq", DT_Q4G32, 1e-10},        {"w4a16", DT_Q4G32, 1e-10},    {"w8a8", DT_Q8, 1e-10},
     {"gptq-order", DT_Q4G32, 1e-10}, {"gptq", DT_Q4G, 1e-10},       {"mixed", DT_Q8, 1e-10},
+    {"moe-fp8", DT_FP8, 1e-10},      {"moe-awq", DT_Q4G32, 1e-10},  {"moe-gptq", DT_Q4G, 1e-10},
 };
 
 static void check_folder(size_t i)
