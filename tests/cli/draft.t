@@ -109,6 +109,17 @@ same "weights of 8 bits, two ranks" full:adapt=off -n 40 --temp 0.8 --tp 2
 weights= base=$of_tests
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q8 --no-weights-cache
 err_has " | weights of drafts q8, " "the statistics have them too"
+moe="generate -m $models/qwen3-moe-f32 -p Alice --threads 1 --quiet --ignore-eos --no-weights-cache"
+run $moe -n 6 --temp 0.8 --save "$tmp/moe.kv"
+run $moe -n 24 --temp 0.8
+cp "$tmp/out" "$tmp/plain"
+run $moe -n 24 --temp 0.8 --draft full --draft-weights q4
+check "drafts of experts in 4 bits keep the text" sh -c "test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+run generate -m "$models/qwen3-moe-f32" --threads 1 -n 12 --temp 0.8 --ignore-eos --load "$tmp/moe.kv" --draft full --draft-weights q4 --no-weights-cache
+cp "$tmp/out" "$tmp/drafted"
+err_has " | weights of drafts q4, " "also over a saved session"
+run generate -m "$models/qwen3-moe-f32" --threads 1 --quiet -n 12 --temp 0.8 --ignore-eos --load "$tmp/moe.kv"
+check "which continues with the same text" sh -c "test -s '$tmp/drafted' && cmp -s '$tmp/out' '$tmp/drafted'"
 run $base --plan --draft full --draft-weights q8 --no-weights-cache
 out_has " MB for drafts)" "and the plan"
 XDG_CACHE_HOME="$tmp/cache" run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q4

@@ -11,6 +11,8 @@
 
 #include <jansson.h>
 
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
 #include "model/safetensors.h"
 #include "tests/unit/files.h"
 #include "tests/unit/session_util.h"
@@ -174,6 +176,69 @@ static void check_stacked(const char *fixture, dtype t)
     }
 }
 
+/* ---- experts that are missing ---- */
+
+/* Configs of qwen3-moe-f32, whose layers 1 and 3 have experts, that contradict its tensors. */
+static const struct {
+    const char *change, *part;
+} contradictions[] = {
+    {"{\"decoder_sparse_step\":1}", "model.safetensors: tensor model.layers.0.mlp.gate.weight is missing"},
+    {"{\"mlp_only_layers\":[3]}", "model.safetensors: tensor model.layers.3.mlp.gate_proj.weight is missing"},
+    {"{\"num_experts\":9,\"num_local_experts\":9}", "tensor model.layers.1.mlp.gate.weight has shape [8, 32]"},
+    {"{\"moe_intermediate_size\":48}", "tensor model.layers.1.mlp.experts.0.gate_proj.weight has shape [24, 32]"},
+    {"{\"intermediate_size\":24}", "tensor model.layers.0.mlp.gate_proj.weight has shape [48, 32]"},
+};
+
+/* Puts the fixture's weights, with another name of one tensor, into a file, and their names into an index if wanted. */
+static void rename_tensor(const char *file, const char *fixture, const char *name, bool index)
+{
+    char path[160], *data;
+    size_t size, n_found = 0;
+    err e = {0};
+    st_file *f;
+    json_t *map = json_object(), *all = json_pack("{s:o}", "weight_map", map);
+    snprintf(path, sizeof path, "tests/data/models/%s/model.safetensors", fixture);
+    if (st_open(&f, tap_path(path), &e) != ST_OK || file_read(&data, &size, tap_path(path), 1 << 20, &e) != ST_OK)
+        exit(1);
+    for (size_t i = 0; i < st_count(f); i++) json_object_set_new(map, st_at(f, i)->name, json_string(file));
+    for (size_t i = 0; i + strlen(name) <= size; i++)
+        if (memcmp(data + i, name, strlen(name)) == 0) data[i] = 'x', n_found++;
+    is_int((long long)n_found, 1, "%s", name);
+    unlink(DIR_NAME "/model.safetensors");
+    snprintf(path, sizeof path, DIR_NAME "/%s", file);
+    write_file(path, data, size);
+    if (index && json_dump_file(all, DIR_NAME "/model.safetensors.index.json", 0) != 0) exit(1);
+    json_decref(all);
+    mem_free(data);
+    st_close(f);
+}
+
+static void refuse(const char *part, const char *name)
+{
+    err e = {0};
+    backend *be = NULL;
+    model *m = NULL;
+    if (!is_ok(backend_open(&be, &(backend_options){.device = "ref"}, &e), &e, "a backend")) return;
+    is_err(model_open(&m, DIR_NAME, be, &e), &e, ST_FORMAT, part, "%s", name);
+    model_close(m);
+    backend_close(be);
+}
+
+static void test_missing_experts(void)
+{
+    static const char fixture[] = "qwen3-moe-f32", name[] = "model.layers.1.mlp.experts.3.up_proj.weight";
+    for (size_t i = 0; i < sizeof contradictions / sizeof *contradictions; i++) {
+        make_folder(fixture, contradictions[i].change);
+        refuse(contradictions[i].part, contradictions[i].change);
+    }
+    make_folder(fixture, "{}");
+    rename_tensor("model.safetensors", fixture, name, false);
+    refuse("model.safetensors: tensor model.layers.1.mlp.experts.3.up_proj.weight is missing", "an expert is missing");
+    rename_tensor("part-1.safetensors", fixture, name, true);
+    refuse("part-1.safetensors: tensor model.layers.1.mlp.experts.3.up_proj.weight is missing, although the index",
+           "an expert is missing in a shard");
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -190,8 +255,7 @@ int main(void)
     check_stacked("qwen2-moe-bf16", DT_COUNT);
     check_stacked("qwen3-moe-f32", DT_COUNT);
     check_stacked("qwen3-moe-f32", DT_Q8);
-    unlink(DIR_NAME "/config.json");
-    unlink(DIR_NAME "/model.safetensors");
-    rmdir(DIR_NAME);
+    test_missing_experts();
+    remove_dir(DIR_NAME);
     return tap_done();
 }
