@@ -628,6 +628,18 @@ static status encode_prompt(generation *x, err *e)
     return st;
 }
 
+/* Prints what one token reads: bytes of this rank's weights, and parameters of all ranks if the model has experts. */
+static status print_reads(const model *m, err *e)
+{
+    const model_config *c = &m->config;
+    TRY(out_printf(e, "read per token: %.1f MB", (double)m->decode_bytes / 1e6));
+    if (m->be->ranks) TRY(out_printf(e, " on each rank"));
+    if (c->n_experts)
+        TRY(out_printf(e, "; parameters: %.2f M, active %.2f M (%d of %d experts)", (double)c->n_params / 1e6,
+                       (double)c->n_active / 1e6, c->n_chosen, c->n_experts));
+    return out_printf(e, "\n");
+}
+
 static status print_plan(const reply *r, int64_t n_tokens, err *e)
 {
     const engine *g = &r->g;
@@ -653,7 +665,8 @@ static status print_plan(const reply *r, int64_t n_tokens, err *e)
     if (p.host)
         TRY(out_printf(e, "; in host memory %.1f MB, available %.1f MB", (double)p.host / 1e6,
                        (double)g->be->ops->host->room(g->be) / 1e6));
-    return out_printf(e, "\n");
+    TRY(out_printf(e, "\n"));
+    return print_reads(g->m, e);
 }
 
 static status check_prompt(const generate_options *o, err *e)

@@ -45,6 +45,11 @@ for k in '"command": "generate"' '"attn": "streaming"' '"budget": 8' '"text"' '"
 done
 run generate -m "$m" -p "Alice" -n 4 --plan
 out_has "KV" "--plan prints the memory"
+moe="$models/qwen3-moe-f32"
+run generate -m "$moe" -p x -n 2 --plan
+out_has "read per token: 0.2 MB; parameters: 0.10 M, active 0.07 M (3 of 8 experts)" "and what a token reads of experts"
+run generate -m "$moe" -p x -n 2 --plan --tp 2
+out_has "read per token: 0.1 MB on each rank; parameters: 0.10 M" "on each of two ranks too"
 
 refused 1 "no such folder" "missing folder" generate -m /nowhere -p x
 refused 1 "max_position_embeddings" "a prompt beyond the context" generate -m "$m" -p x -n 100000
