@@ -114,6 +114,11 @@ static status refuse_unsupported(const keys *k)
     TRY(keys_string(k, "hidden_act", &act));
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
         return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
+    const json_t *chunks = json_object_get(k->obj, "dual_chunk_attention_config");
+    if (chunks && !json_is_null(chunks))
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "%s: \"dual_chunk_attention_config\" is not supported; remove it to run plain attention",
+                       k->file);
     return ST_OK;
 }
 

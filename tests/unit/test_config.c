@@ -114,6 +114,10 @@ static void test_experts(void)
     GOOD("{" MIXTRAL "}", c.n_experts == 8 && c.n_chosen == 2 && c.expert_ffn == 172 && c.normalize && c.sparse[0] &&
                               c.rope.theta == 1e6 && c.window[0] == 0 && c.rms_eps == 1e-5f);
     GOOD("{" MIXTRAL ",\"sliding_window\":64}", c.window[3] == 64);
+    GOOD("{" MIXTRAL ",\"head_dim\":null,\"num_experts\":4,\"decoder_sparse_step\":2}",
+         c.head_dim == 8 && c.n_experts == 4 && c.sparse[0] && c.sparse[3]);
+    GOOD("{" QWEN3E ",\"num_local_experts\":16,\"use_qk_norm\":true,\"dual_chunk_attention_config\":null}",
+         c.n_experts == 16 && c.qk_norm);
     GOOD("{" QWEN2E "}", c.n_experts == 60 && c.n_chosen == 4 && c.expert_ffn == 1408 && c.shared_ffn == 5632 &&
                              !c.normalize && c.qkv_bias && !c.o_bias);
     GOOD("{" QWEN2E ",\"qkv_bias\":false,\"shared_expert_intermediate_size\":0,\"sliding_window\":0}",
@@ -311,6 +315,8 @@ static const struct {
     {ST_FORMAT, "{" QWEN3E ",\"decoder_sparse_step\":0}", "\"decoder_sparse_step\" is 0, expected"},
     {ST_FORMAT, "{" QWEN3E ",\"mlp_only_layers\":[4]}", "\"mlp_only_layers[]\" is 4, expected the index of a layer"},
     {ST_FORMAT, "{" QWEN3E ",\"mlp_only_layers\":[null]}", "\"mlp_only_layers[]\" is null, expected"},
+    {ST_UNSUPPORTED, "{" QWEN3E ",\"dual_chunk_attention_config\":{\"chunk_size\":262144}}",
+     "\"dual_chunk_attention_config\" is not supported; remove it to run plain attention"},
     {ST_FORMAT, "{" QWEN3E ",\"moe_intermediate_size\":0}", "\"moe_intermediate_size\" is 0, expected"},
     {ST_FORMAT, "{\"architectures\":\"-\"}", "\"architectures\" is missing"},
     {ST_FORMAT, "{\"architectures\":\"Llama\"}", "\"architectures\" is the string \"Llama\", expected a list"},
