@@ -106,6 +106,30 @@ static void check_ranks(comm *c, const char *encoding, int ffn, dtype split, dou
     close_model(&ranks);
 }
 
+/* Compares logits and planned bytes of a file with experts, whose factors no rounding changes, with those of one rank.
+ */
+static void check_experts(comm *c, const char *encoding)
+{
+    static float want[N_IDS * RANDOM_VOCAB], got[N_IDS * RANDOM_VOCAB];
+    char path[64];
+    err e = {0};
+    opened one, plan, ranks;
+    snprintf(path, sizeof path, "%s/%s-experts.gguf", dir, encoding);
+    status st = open_model(&one, path, NULL, DT_COUNT, false, &e);
+    if (st == ST_OK) st = run(&one, want, &e);
+    if (st == ST_OK) st = open_model(&plan, path, c, DT_COUNT, true, &e);
+    if (st == ST_OK) st = open_model(&ranks, path, c, DT_COUNT, false, &e);
+    if (st == ST_OK) st = run(&ranks, got, &e);
+    if (!is_ok(st, &e, "%s with experts: two ranks", encoding)) return;
+    is_near(got, want, N_IDS * RANDOM_VOCAB, 1e-10, "%s with experts: logits of one rank", encoding);
+    ok(plan.m->weight_bytes == ranks.m->weight_bytes && plan.m->decode_bytes == ranks.m->decode_bytes &&
+           ranks.m->decode_bytes < one.m->decode_bytes,
+       "%s with experts: the plan has the sizes", encoding);
+    close_model(&one);
+    close_model(&plan);
+    close_model(&ranks);
+}
+
 /* Blocks of 32 that a split cuts are refused, in a plan too, and split when decoded. */
 static void check_refused(comm *c, const char *encoding)
 {
@@ -135,6 +159,8 @@ static const struct {
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 static const int ffns[] = {256, 512, 96};
+static const char *const with_experts[] = {"Q4_0", "Q8_0", "Q2_K", "MXFP4"};
+enum { N_EXPERTS = sizeof with_experts / sizeof *with_experts };
 
 static status write_models(err *e)
 {
@@ -152,6 +178,14 @@ static status write_models(err *e)
         gguf_writer_save(&w, path);
         gguf_writer_free(&w);
     }
+    for (size_t i = 0; i < N_EXPERTS; i++) {
+        gguf_writer w = {0};
+        char path[64];
+        gguf_writer_random_experts(&w, gguf_find_tensor(all_types, with_experts[i])->encoding, false);
+        snprintf(path, sizeof path, "%s/%s-experts.gguf", dir, with_experts[i]);
+        gguf_writer_save(&w, path);
+        gguf_writer_free(&w);
+    }
     gguf_close(all_types);
     return ST_OK;
 }
@@ -163,6 +197,7 @@ static int run_rank(comm *c)
     for (size_t i = 0; i < 2 * N_TYPES; i++)
         check_ranks(c, types[i % N_TYPES].encoding, ffns[i / N_TYPES], types[i % N_TYPES].split,
                     types[i % N_TYPES].nmse);
+    for (size_t i = 0; i < N_EXPERTS; i++) check_experts(c, with_experts[i]);
     check_refused(c, "Q4_0");
     check_refused(c, "Q4_1");
     check_refused(c, "Q5_1");
