@@ -303,6 +303,10 @@ typedef struct {
     OP(own, void, convert, (backend *, buf out, dtype to, buf in, dtype from, size_t n))                               \
     /* out = silu(gate) * up, [n] f32 each; out may be gate. */                                                        \
     OP(own, void, swiglu, (backend *, buf out, buf gate, buf up, size_t n))                                            \
+    /* x *= 1 / (1 + exp(-gate)), [n] f32 each. */                                                                     \
+    OP(own, void, gate, (backend *, buf x, buf gate, size_t n))                                                        \
+    /* x = cap * tanh(x * by), [n] f32. */                                                                             \
+    OP(own, void, softcap, (backend *, buf x, size_t n, float by, float cap))                                          \
     /* x += y, [n] f32 each. */                                                                                        \
     OP(own, void, add, (backend *, buf x, buf y, size_t n))                                                            \
     /* ids[i] (i32 [n]) = index that rule[i] draws from row i of x [n, vocab] f32, with fraction[i] (f32 [n], in [0,   \

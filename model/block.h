@@ -36,12 +36,12 @@ struct block {
 extern const block_kind block_attention, block_swiglu, block_moe;
 
 typedef struct {
-    weight norm, q_norm, k_norm; /* p is NULL in absent weights */
-    weight q, k, v, o, q_bias, k_bias, v_bias, o_bias;
+    weight norm, q_norm, k_norm, post_norm; /* p is NULL in absent weights */
+    weight q, k, v, gate, o, q_bias, k_bias, v_bias, o_bias;
 } attention_weights;
 
 typedef struct {
-    weight norm, gate, up, down, gate_bias, up_bias, down_bias;
+    weight norm, post_norm, gate, up, down, gate_bias, up_bias, down_bias;
 } swiglu_weights;
 
 typedef struct {
@@ -82,6 +82,10 @@ status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t co
  * rows: all rows of this rank. name NULL: ends the list. */
 void walk_whole(walk *k, const char *name, size_t rows);
 status walk_norm(walk *k, weight *slot, const char *name, size_t n);
+/* Lists a norm of a block: the family decides whether its gain is the weight or 1 + weight. */
+status walk_block_norm(walk *k, const model_config *c, weight *slot, const char *name);
+/* Lists a vector that no file has. name: for messages. */
+status walk_constant(walk *k, weight *slot, const char *name, size_t n, float value);
 /* Lists the bias of this rank's rows, if wanted. */
 status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n);
 /* Lists the bias of a sum over the ranks, if wanted. Only the first rank adds it. */

@@ -14,7 +14,9 @@ static status weights(walk *k, const model_config *c, void *w)
 {
     swiglu_weights *s = w;
     size_t h = c->hidden, f = c->ffn;
-    TRY(walk_norm(k, &s->norm, "post_attention_layernorm.weight", h));
+    const bool post = c->post_eps > 0;
+    TRY(walk_block_norm(k, c, &s->norm, post ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"));
+    if (post) TRY(walk_block_norm(k, c, &s->post_norm, "post_feedforward_layernorm.weight"));
     walk_whole(k, c->family->fused ? "mlp.gate_up_proj.weight" : NULL, 2 * f);
     TRY(walk_rows(k, &s->gate, "mlp.gate_proj.weight", f, h));
     TRY(walk_rows(k, &s->up, "mlp.up_proj.weight", f, h));
@@ -33,7 +35,7 @@ static void run(decoder *d, const attn_step *step, const block *b, size_t n)
 
     (void)step;
     decoder_project(d, d->x, n, w->norm, gate_up, 2, true);
-    decoder_add(d, gate, n, w->down, w->down_bias);
+    decoder_add(d, gate, n, w->down, w->down_bias, w->post_norm);
     backend_mark(d->be, STAGE_FFN);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* config.json of the supported families. Source: transformers 5, models/{llama,mistral,ministral,ministral3,
- * qwen2,qwen3,phi3,mixtral,qwen2_moe,qwen3_moe,qwen3_vl,qwen3_vl_moe}: configuration_*.py (keys and defaults) and
- * modeling_*.py (their meaning). */
+ * qwen2,qwen3,phi3,mixtral,qwen2_moe,qwen3_moe,qwen3_vl,qwen3_vl_moe,muse_glimmer}: configuration_*.py (keys and
+ * defaults) and modeling_*.py (their meaning). */
 #include "config.h"
 
 #include <stdio.h>
@@ -67,6 +67,10 @@ static const model_family families[] = {
     {"Qwen3VLMoeForCausalLM", "qwen3_vl_moe_text", 128000, 0, WINDOW_NEVER, .theta = 5e5, .attention_bias = true,
      .qk_norm = true, .experts = EXPERTS_BY_LAYER, .n_experts = 60, .n_chosen = 4, .expert_ffn = 1408,
      .normalized = true, SPARSE},
+    {"MuseGlimmerForCausalLM", "muse_glimmer_text", 131072, 128, WINDOW_OF_FOUR, .window_default = 2048,
+     .rms_eps = 1e-5, .attention_bias = true, .qk_norm = true, .still_full = true, .centered = true, .embed_norm = true,
+     .output_gate = true, .query_gain = 3.87, .post_eps = 1e-8, .logit_factor = 0.19611613513818404, .logit_cap = 20,
+     DENSE},
 };
 
 /* True if `name` is the family's class. The class without output matrix (...Model) also counts: AutoModel's
@@ -87,8 +91,8 @@ static status look_up(const model_family **out, const keys *k, const char *key, 
     }
     return err_set(k->e, ST_UNSUPPORTED,
                    "%s: \"%s\" is %.60s; supported: Llama, Mistral, Ministral, Ministral3, Qwen2, "
-                   "Qwen3, Phi3, Mixtral, Qwen2Moe, Qwen3Moe (...ForCausalLM); Mistral3, Qwen3VL, Qwen3VLMoe "
-                   "(...ForConditionalGeneration)",
+                   "Qwen3, Phi3, Mixtral, Qwen2Moe, Qwen3Moe (...ForCausalLM); Mistral3, Qwen3VL, Qwen3VLMoe, "
+                   "MuseGlimmer (...ForConditionalGeneration)",
                    k->file, key, name);
 }
 
@@ -111,6 +115,7 @@ static status find_family(const model_family **out, const keys *k)
 static status refuse_unsupported(const keys *k)
 {
     const char *act = "silu";
+    TRY(keys_string(k, "hidden_activation", &act)); /* Muse Glimmer's name of the key */
     TRY(keys_string(k, "hidden_act", &act));
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
         return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
@@ -178,6 +183,23 @@ static status read_switches(model_config *c, const model_family *f, const keys *
     return ST_OK;
 }
 
+/* Reads a factor or an eps, if the family has it. */
+static status read_number(float *out, const keys *k, const char *key, double usual)
+{
+    double x = usual;
+    if (usual > 0) TRY(keys_real(k, key, 1e-30, 1e6, &x));
+    *out = (float)x;
+    return ST_OK;
+}
+
+static status read_numbers(model_config *c, const model_family *f, const keys *k)
+{
+    TRY(read_number(&c->query_gain, k, "qk_scale_factor", f->query_gain));
+    TRY(read_number(&c->post_eps, k, "post_norm_eps", f->post_eps));
+    TRY(read_number(&c->logit_factor, k, "output_multiplier", f->logit_factor));
+    return read_number(&c->logit_cap, k, "final_logit_softcapping", f->logit_cap);
+}
+
 /* Sets the window of each layer. layer_types decides if present; otherwise layers from `first` on have a window.
  * transformers' AutoModel reads Mistral with layer_types as Ministral. */
 static status read_layer_windows(model_config *c, const keys *k, int64_t window, int64_t first)
@@ -190,7 +212,7 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window,
     for (int i = 0; i < c->n_layers; i++) {
         const json_t *t = json_array_get(types, (size_t)i);
         const char *s = json_string_value(t);
-        bool slides = !types && i >= first;
+        bool slides = !types && i >= first && !(c->family->window == WINDOW_OF_FOUR && config_ends_four(c, i));
         if (types && !s) return keys_wrong(k, "layer_types[]", t, "a string");
         if (types && strcmp(s, "sliding_attention") == 0) {
             if (window == 0)
@@ -285,6 +307,7 @@ static status read_text(model_config *c, const model_family *f, const keys *k)
     TRY(refuse_unsupported(k));
     TRY(read_dims(c, f, k));
     TRY(read_switches(c, f, k));
+    TRY(read_numbers(c, f, k));
     TRY(read_window(c, f, k));
     TRY(read_experts(c, f, k));
     TRY(config_read_rope(c, k));
@@ -303,6 +326,7 @@ static const wrapper wrappers[] = {
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral", true},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3_vl_text", false},
     {"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_vl_moe_text", false},
+    {"MuseGlimmerForConditionalGeneration", "muse_glimmer", "muse_glimmer_text", false},
 };
 
 /* Returns NULL for a text model. */

@@ -223,6 +223,33 @@ static void extend_positions(model_config *c)
     if (n > (double)c->max_positions) c->max_positions = (int64_t)n;
 }
 
+/* Ends the rotation in layers without a window. layer_rope_theta must do the same; only its zeros count. Source:
+ * transformers 5, modeling_muse_glimmer.py. */
+static status still_full_layers(model_config *c, const keys *root)
+{
+    json_t *thetas;
+    TRY(keys_array(root, "layer_rope_theta", &thetas));
+    if (thetas && json_array_size(thetas) != (size_t)c->n_layers)
+        return err_set(root->e, ST_FORMAT,
+                       "%s: \"layer_rope_theta\" has %zu entries, expected one for each of %d layers", root->file,
+                       json_array_size(thetas), c->n_layers);
+    for (int i = 0; i < c->n_layers; i++) {
+        const json_t *v = json_array_get(thetas, (size_t)i);
+        if (thetas && !json_is_number(v)) return keys_wrong(root, "layer_rope_theta[]", v, "a number");
+        const bool turns = thetas ? json_number_value(v) != 0 : !config_ends_four(c, i);
+        if (turns != (c->window[i] > 0))
+            return err_set(root->e, ST_UNSUPPORTED,
+                           "%s: layer %d has %s rotation and %s window; supported: both or neither", root->file, i,
+                           turns ? "a" : "no", c->window[i] ? "a" : "no");
+    }
+    if (c->rope.kind == ROPE_LONGROPE)
+        return err_set(root->e, ST_UNSUPPORTED, "%s: longrope is not supported in %s", root->file, c->family->arch);
+    c->window_rope = c->rope;
+    c->rope = (rope_config){.kind = ROPE_OFF, .theta = c->rope.theta, .head_dim = c->rotary};
+    c->n_ropes = 2;
+    return ST_OK;
+}
+
 status config_read_rope(model_config *c, const keys *root)
 {
     json_t *scaling, *params;
@@ -240,5 +267,5 @@ status config_read_rope(model_config *c, const keys *root)
     if (nested(k.obj)) TRY(read_per_layer(c, &k, root));
     else TRY(read_scaling(c, &c->rope, &k, root));
     extend_positions(c);
-    return ST_OK;
+    return c->family->still_full ? still_full_layers(c, root) : ST_OK;
 }

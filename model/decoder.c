@@ -268,11 +268,19 @@ void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linea
     d->be->ops->project(d->be, &p);
 }
 
-void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias)
+void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias, weight post)
 {
+    const backend_ops *o = d->be->ops;
     const linear_job to_x = {d->xn, w, bias};
     const projection p = {.jobs = &to_x, .n_jobs = 1, .x = x, .n = n, .exact = d->opt.exact, .into = d->x};
-    d->be->ops->project(d->be, &p);
+    if (!post.p.p) {
+        o->project(d->be, &p);
+        return;
+    }
+    o->linear(d->be, &to_x, 1, x, n, d->opt.exact);
+    o->all_reduce(d->be, d->xn, n * post.cols);
+    o->rmsnorm(d->be, d->xn, d->xn, post, n, d->m->config.post_eps);
+    o->add(d->be, d->x, d->xn, n * post.cols);
 }
 
 void decoder_forward(decoder *d, const attn_step *step)
@@ -280,6 +288,8 @@ void decoder_forward(decoder *d, const attn_step *step)
     size_t n = attn_step_rows(step);
     backend_mark(d->be, -1);
     d->be->ops->embed(d->be, d->x, d->w->embed, d->ids, n);
+    const weight norm = d->w->embed_norm;
+    if (norm.p.p) d->be->ops->rmsnorm(d->be, d->x, d->x, norm, n, d->m->config.rms_eps);
     backend_mark(d->be, STAGE_EMBED);
     attn_begin(d->work, step);
     backend_mark(d->be, STAGE_INDEX);
@@ -297,6 +307,8 @@ void decoder_head(decoder *d, size_t first, size_t n)
     const linear_job head = {d->logits, d->w->lm_head, {.p = {NULL}}};
     decoder_project(d, row(d->x, first, (size_t)c->hidden), n, d->w->norm, &head, 1, false);
     d->be->ops->gather_columns(d->be, d->logits, n, d->w->lm_head.rows, (size_t)c->vocab);
+    if (c->logit_cap > 0)
+        d->be->ops->softcap(d->be, d->logits, n * (size_t)c->vocab, c->logit_factor / c->logit_cap, c->logit_cap);
     backend_mark(d->be, STAGE_LOGITS);
 }
 

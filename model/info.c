@@ -15,8 +15,10 @@ static void print_bytes(FILE *f, const char *label, size_t bytes)
 static void print_rope(const model_config *c, FILE *f)
 {
     static const char *const kinds[] = {"plain", "linear", "dynamic", "llama3", "yarn", "longrope"};
-    const rope_config *r = &c->rope;
+    const bool off = c->rope.kind == ROPE_OFF;
+    const rope_config *r = off ? &c->window_rope : &c->rope;
     fprintf(f, "%-14s %s, theta %g", "rope", kinds[r->kind], r->theta);
+    if (off) fputs(", none in layers without a window", f);
     if (r->kind != ROPE_NONE) fprintf(f, ", factor %g", r->factor);
     if (r->divisors && r->kind != ROPE_LONGROPE) fputs(", frequencies divided by rope_freqs.weight", f);
     if (r->query_beta > 0) fprintf(f, ", query scale beta %g", r->query_beta);
@@ -94,7 +96,7 @@ static void print_files(const model_files *files, FILE *f)
     if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
     if (files->n_unused) fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
     if (files->n_copies)
-        fprintf(f, "%-14s %zu tensors (not aligned, transposed, or rows in another order)\n", "copied",
+        fprintf(f, "%-14s %zu tensors (not aligned, transposed, rows in another order, or gains of norms)\n", "copied",
                 files->n_copies);
 }
 

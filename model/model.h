@@ -11,7 +11,8 @@
 #include "kernels/base/gguf.h"
 #include "kernels/ops.h"
 
-typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE } rope_kind;
+/* ROPE_NONE: no scaling. ROPE_OFF: no rotation, all frequencies are 0. */
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_OFF } rope_kind;
 
 /* Parameters of the rotary embedding; unused ones are 0. Source: transformers, modeling_rope_utils. */
 typedef struct {
@@ -50,6 +51,10 @@ typedef struct {
     float rms_eps;
     bool tied; /* the output matrix is the embedding; model_find clears it if the files hold two different matrices */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
+    float query_gain; /* gain of the norm of queries; that of keys is then 1. 0: q/k norms have weights */
+    float post_eps;   /* of the norms of a block's output, before it is added; 0: none */
+    /* Logits are logit_cap * tanh(logit * logit_factor / logit_cap); logit_cap 0: they are as the matrix gives them. */
+    float logit_factor, logit_cap;
     int n_experts, n_chosen;    /* experts of a layer that has them, and those that a token runs; 0: none */
     int expert_ffn, shared_ffn; /* width of an expert, and of the one that all tokens run; 0: none */
     bool normalize;             /* the factors of the chosen experts add up to 1 */
@@ -114,6 +119,7 @@ typedef struct model model;
 struct model {
     model_config config;
     backend *be;                 /* borrowed */
+    weight embed_norm;           /* p is NULL if absent */
     weight embed, norm, lm_head; /* tied: lm_head is this rank's rows of embed, maybe quantized */
     block *blocks;               /* [n_blocks] in execution order, with their weights (block.h) */
     size_t n_blocks;

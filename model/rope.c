@@ -89,6 +89,7 @@ void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float 
         if (r->kind == ROPE_LINEAR) f /= r->factor;
         if (r->kind == ROPE_LLAMA3) f = llama3_freq(r, f);
         if (r->kind == ROPE_YARN) f = yarn_freq(r, f, c);
+        if (r->kind == ROPE_OFF) f = 0;
         freq[c] = (float)(by ? f / (double)by[c] : f);
     }
     *mscale = (float)attention_factor(r);

@@ -112,6 +112,20 @@ status walk_norm(walk *k, weight *slot, const char *name, size_t n)
     return walk_weight(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .norm = true, .slot = slot}, name);
 }
 
+status walk_block_norm(walk *k, const model_config *c, weight *slot, const char *name)
+{
+    weight_spec w = {.rows = 1, .cols = (size_t)c->hidden, .vector = true, .norm = true, .slot = slot};
+    w.offset = c->family->centered ? 1 : 0;
+    return walk_weight(k, w, name);
+}
+
+status walk_constant(walk *k, weight *slot, const char *name, size_t n, float value)
+{
+    weight_spec w = {.rows = 1, .cols = n, .vector = true, .norm = true, .constant = true, .slot = slot};
+    w.offset = value;
+    return walk_weight(k, w, name);
+}
+
 status walk_bias(walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
     weight_spec w = {.rows = 1, .cols = n, .vector = true, .slot = slot};
@@ -134,6 +148,7 @@ static status walk_model(walk *k, model *m)
     const model_config *c = &m->config;
     size_t h = (size_t)c->hidden, vocab = (size_t)c->vocab;
     TRY(walk_weight(k, (weight_spec){.rows = vocab, .cols = h, .slot = &m->embed, .read_rows = 1}, EMBED_NAME));
+    if (c->family->embed_norm) TRY(walk_constant(k, &m->embed_norm, "model.embed_norm.weight", h, 1));
     for (const block *b = m->blocks; b < m->blocks + m->n_blocks; b++) {
         k->layer = b->layer;
         TRY(b->kind->weights(k, c, b->w));
@@ -162,9 +177,9 @@ status config_count(model_config *c, err *e)
     c->n_params = c->n_active = 0;
     c->n_kv = 0;
     for (const weight_spec *w = m.weights; st == ST_OK && w < weights_end(&m); w++)
-        c->n_params += (int64_t)w->rows * (int64_t)w->cols;
+        if (!w->constant) c->n_params += (int64_t)w->rows * (int64_t)w->cols;
     for (const weight_spec *w = m.weights; st == ST_OK && w < weights_end(&m); w++)
-        c->n_active += (int64_t)((double)w->rows * (double)w->cols * weight_share(w, c));
+        if (!w->constant) c->n_active += (int64_t)((double)w->rows * (double)w->cols * weight_share(w, c));
     for (const block *b = m.blocks; b < m.blocks + m.n_blocks; b++)
         if (b->kv >= 0) c->kv_window[c->n_kv++] = c->window[b->layer];
     mem_free(m.weights);

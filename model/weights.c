@@ -10,6 +10,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
+#include "kernels/half.h"
 #include "model/block.h"
 
 /* While the weights of a model are loaded. */
@@ -106,6 +107,34 @@ static status part_copy(loader *l, const weight_spec *w, const void **out, err *
     return ST_OK;
 }
 
+/* Returns a number at an address of any alignment. */
+static float number_at(const uint8_t *p, dtype t)
+{
+    float f;
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    if (t == DT_F16) return f16_to_f32(h);
+    if (t == DT_BF16) return bf16_to_f32(h);
+    memcpy(&f, p, sizeof f);
+    return f;
+}
+
+/* Makes the vector of a derived weight. */
+static status derive(loader *l, const weight_spec *w, const void **out, err *e)
+{
+    const source_tensor *t = &w->from;
+    model_files *f = files_of(l->m);
+    float *p;
+    TRY(MEM_GROW(&f->copies, f->n_copies + 1, e));
+    TRY(MEM_NEW(&p, w->cols, e));
+    f->copies[f->n_copies++] = p;
+    f->copied_bytes += w->cols * sizeof *p;
+    for (size_t i = 0; i < w->cols; i++)
+        p[i] = w->offset + (w->constant ? 0 : number_at(t->data + i * dtype_size(t->element), t->element));
+    *out = p;
+    return ST_OK;
+}
+
 /* Hashes name, type, shape and samples of a whole tensor, which are equal on all ranks of a model. */
 static void add_to_identity(loader *l, const source_tensor *t)
 {
@@ -191,6 +220,7 @@ static status locate(model *m, weight_spec *w, err *e)
 {
     tensor_source *from = files_of(m)->source;
     w->from = (source_tensor){0};
+    if (w->constant) return ST_OK;
     TRY(locate_part(from, w, e));
     if (!w->from.data) TRY(from->kind->find(from, w->name, &w->from, e));
     if (!w->from.data) TRY(locate_stacked(m, w, e));
@@ -222,20 +252,31 @@ static status untie(model *m, err *e)
     return ST_OK;
 }
 
+/* Returns this rank's part of a tensor, copied if it must be. */
+static status part(loader *l, const weight_spec *w, const void **out, err *e)
+{
+    const source_tensor *t = &w->from;
+    const size_t element = dtype_size(t->element);
+    *out = t->data + (w->first_row * w->all_cols + w->first_col) * element;
+    return (uintptr_t)*out % element || weight_is_copied(w) ? part_copy(l, w, out, e) : ST_OK;
+}
+
 static status load(loader *l, const weight_spec *w, err *e)
 {
     backend *be = l->m->be;
     const source_tensor *t = &w->from;
     bool all_have_it = !w->vector || w->norm || w->cols < w->all_cols; /* all except the bias of a sum */
-    if (backend_ranks(be) > 1 && all_have_it) add_to_identity(l, t);
-    if (t->before == 0) l->n_used += t->packed ? t->packed->n_tensors : 1; /* a tensor of several weights counts once */
-    if (tensor_is_encoded(t)) return ST_OK;                                /* model_convert decodes it */
-    size_t element = dtype_size(t->element);
-    const void *data = t->data + (w->first_row * w->all_cols + w->first_col) * element;
-    if ((uintptr_t)data % element || weight_is_copied(w)) TRY(part_copy(l, w, &data, e));
+    if (backend_ranks(be) > 1 && all_have_it && t->data) add_to_identity(l, t);
+    if (t->before == 0 && t->data)
+        l->n_used += t->packed ? t->packed->n_tensors : 1; /* a tensor of several weights counts once */
+    if (tensor_is_encoded(t)) return ST_OK;                /* model_convert decodes it */
+    const dtype type = weight_is_derived(w) ? DT_F32 : t->element;
+    const void *data;
     buf p;
-    TRY(be->ops->import(be, &p, data, weight_size(w, t->element), e));
-    *w->slot = (weight){p, t->element, w->rows, w->cols, {NULL}};
+    if (weight_is_derived(w)) TRY(derive(l, w, &data, e));
+    else TRY(part(l, w, &data, e));
+    TRY(be->ops->import(be, &p, data, weight_size(w, type), e));
+    *w->slot = (weight){p, type, w->rows, w->cols, {NULL}};
     return ST_OK;
 }
 
@@ -256,6 +297,7 @@ static status measure(model *m, weight_spec *w, err *e)
 {
     TRY(locate(m, w, e));
     dtype t = tensor_is_encoded(&w->from) ? held_type(m, w) : w->from.element;
+    if (weight_is_derived(w)) t = DT_F32;
     *w->slot = (weight){{NULL}, t, w->rows, w->cols, {NULL}};
     /* Ranks split the rows of a shared output matrix anywhere, blocks only between groups. */
     if (w->slot == &m->embed && dtype_in_qblocks(t) && backend_ranks(m->be) > 1) m->lm_head.type = t;
@@ -516,6 +558,9 @@ static void hash_more(sha256 *hash, const model_config *c)
     if (c->n_experts) sha256_add(hash, line, strlen(line));
     if (c->rotary != c->head_dim) sha256_add(hash, &c->rotary, sizeof c->rotary);
     if (c->n_ropes > 1) hash_rope(hash, &c->window_rope);
+    snprintf(line, sizeof line, "%a %a %a %a\n", (double)c->query_gain, (double)c->post_eps, (double)c->logit_factor,
+             (double)c->logit_cap);
+    if (c->post_eps > 0) sha256_add(hash, line, strlen(line));
 }
 
 void config_hash(sha256 *hash, const model_config *c)

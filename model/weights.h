@@ -38,6 +38,8 @@ struct weight_spec {
     int layer;         /* -1: not in a layer */
     bool vector;       /* shape [cols] in the file, otherwise [rows, cols] */
     bool norm;         /* weights of a norm */
+    bool constant;     /* a vector in no file: its elements are `offset` */
+    float offset;      /* added to the elements of the files, in f32; a vector of all ranks */
     bool chosen;       /* of an expert: a token reads n_chosen of n_experts of them */
     bool kept;         /* a matrix that keeps the type of the files */
     weight *slot;
@@ -88,8 +90,9 @@ struct model_family {
     int64_t max_positions; /* default if the key is absent */
     int head_dim;          /* default if the key is absent; 0: hidden / heads */
     /* Layers with a sliding window. WINDOW_ALL: those of layer_types; without it, all. WINDOW_BY_LAYER, if
-     * use_sliding_window is true: those of layer_types; without it, those from max_window_layers on. */
-    enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER } window;
+     * use_sliding_window is true: those of layer_types; without it, those from max_window_layers on. WINDOW_OF_FOUR:
+     * those of layer_types; without it, those that config_ends_four does not name. */
+    enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER, WINDOW_OF_FOUR } window;
     int64_t window_default; /* sliding_window if the key is absent; 0: none */
     double rms_eps;         /* default if the key is absent; 0: 1e-6 */
     bool qkv_bias;          /* always; otherwise decided by attention_bias */
@@ -101,7 +104,12 @@ struct model_family {
     bool query_scale;    /* reads llama_4_scaling_beta, and requires rope_parameters */
     bool longrope;       /* rope kinds "su" and "yarn" are longrope */
     bool window_rope;    /* layers with a window may have another rotary embedding */
-    double theta;        /* default of rope_theta; 0: 10000 */
+    bool still_full;     /* layers without a window have no rotation */
+    bool centered;       /* norms of blocks have the gain 1 + weight */
+    bool embed_norm;     /* rows of the embedding are normalized, with the gain 1 */
+    bool output_gate;    /* attention's output is multiplied by sigmoid(gate_proj(x)) */
+    double query_gain, post_eps, logit_factor, logit_cap; /* defaults of these keys; 0: does not read them */
+    double theta;                                         /* default of rope_theta; 0: 10000 */
     /* Layers with experts. EXPERTS_ALL: every one; experts are as wide as intermediate_size, and the factors of the
      * chosen ones are normalized. EXPERTS_BY_LAYER: by decoder_sparse_step and mlp_only_layers. */
     enum { EXPERTS_NONE, EXPERTS_ALL, EXPERTS_BY_LAYER } experts;
@@ -111,6 +119,12 @@ struct model_family {
     const block_kind *(*mixer)(const model_config *c, int layer);
     const block_kind *(*ffn)(const model_config *c, int layer);
 };
+
+/* True for every fourth layer, counted from the last. */
+static inline bool config_ends_four(const model_config *c, int layer)
+{
+    return (c->n_layers - 1 - layer) % 4 == 0;
+}
 
 /* Copies a config, including the arrays it owns. After an error *c owns nothing. */
 status config_copy(model_config *c, const model_config *from, err *e);
@@ -129,6 +143,12 @@ void weight_hash(sha256 *hash, backend *be, const weight_spec *w);
 static inline bool weight_in_columns(const weight_spec *w)
 {
     return !w->vector && w->cols < w->all_cols;
+}
+
+/* True if a weight is a vector of f32 that differs from the files'. */
+static inline bool weight_is_derived(const weight_spec *w)
+{
+    return w->constant || w->offset != 0;
 }
 
 /* True if a weight from files is copied: columns, rows in another order than Hugging Face's, or a transposed matrix. */

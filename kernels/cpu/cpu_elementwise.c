@@ -46,6 +46,26 @@ void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
     }
 }
 
+void cpu_gate(backend *be, buf x, buf gate, size_t n)
+{
+#pragma omp parallel num_threads(cpu_team(be, n * 8))
+    {
+        size_t a, b;
+        threads_split(n, 64, &a, &b);
+        cpu_of(be)->k->gate(f32_at(x, 0) + a, f32_at(gate, 0) + a, b - a);
+    }
+}
+
+void cpu_softcap(backend *be, buf x, size_t n, float by, float cap)
+{
+#pragma omp parallel num_threads(cpu_team(be, n * 16))
+    {
+        size_t a, b;
+        threads_split(n, 64, &a, &b);
+        for (float *p = f32_at(x, 0) + a; p < f32_at(x, 0) + b; p++) *p = cap * tanhf(*p * by);
+    }
+}
+
 void cpu_add(backend *be, buf x, buf y, size_t n)
 {
 #pragma omp parallel num_threads(cpu_team(be, n))

@@ -54,6 +54,15 @@ void LEVEL(k_swiglu)(float *out, const float *gate, const float *up, size_t n)
     }
 }
 
+void LEVEL(k_gate)(float *x, const float *gate, size_t n)
+{
+    for (size_t c = 0; c < n; c += VF_LANES) {
+        VF g = vf_load_some(gate + c, n - c);
+        VF den = vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), g)));
+        vf_store_some(x + c, vf_div(vf_load_some(x + c, n - c), den), n - c);
+    }
+}
+
 void LEVEL(k_add)(float *x, const float *y, size_t n)
 {
     for (size_t c = 0; c < n; c += VF_LANES)

@@ -186,6 +186,7 @@ typedef struct {
 #define CPU_KERNELS(OP)                                                                                                \
     OP(void, rmsnorm, (float *out, const float *x, const void *w, dtype wt, size_t n, size_t dim, float eps))          \
     OP(void, swiglu, (float *out, const float *gate, const float *up, size_t n))                                       \
+    OP(void, gate, (float *x, const float *gate, size_t n))                                                            \
     OP(void, add, (float *x, const float *y, size_t n))                                                                \
     /* Rotates rows [r0, r1) of n * heads rows of 2 * half channels. */                                                \
     OP(void, rope,                                                                                                     \

@@ -122,6 +122,34 @@ void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
     cuda_check(be, rc, "swiglu [%zu]", n);
 }
 
+static __global__ void gate_k(float *x, const float *gate, size_t n)
+{
+    size_t i = thread_id();
+    if (i < n) x[i] /= 1.0f + expf(-gate[i]);
+}
+
+void cuda_gate(backend *be, buf x, buf gate, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "gate")) return;
+    cudaError_t rc = launch(gate_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(x),
+                            ptr<float>(gate), n);
+    cuda_check(be, rc, "gate [%zu]", n);
+}
+
+static __global__ void softcap_k(float *x, size_t n, float by, float cap)
+{
+    size_t i = thread_id();
+    if (i < n) x[i] = cap * tanhf(x[i] * by);
+}
+
+void cuda_softcap(backend *be, buf x, size_t n, float by, float cap)
+{
+    if (n == 0 || !cuda_begin(be, "softcap")) return;
+    cudaError_t rc =
+        launch(softcap_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(x), n, by, cap);
+    cuda_check(be, rc, "softcap [%zu]", n);
+}
+
 static __global__ void add_k(float *x, const float *y, size_t n)
 {
     size_t i = thread_id();

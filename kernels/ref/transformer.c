@@ -56,6 +56,19 @@ void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
     for (size_t i = 0; i < n; i++) o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
 }
 
+void ref_gate(backend *be, buf x, buf gate, size_t n)
+{
+    float *a = (float *)(void *)x.p;
+    const float *g = (const float *)(void *)gate.p;
+    for (size_t i = 0; i < n; i++) a[i] = (float)((double)a[i] / (1 + exp(-(double)g[i])));
+}
+
+void ref_softcap(backend *be, buf x, size_t n, float by, float cap)
+{
+    float *a = (float *)(void *)x.p;
+    for (size_t i = 0; i < n; i++) a[i] = (float)((double)cap * tanh((double)a[i] * (double)by));
+}
+
 void ref_add(backend *be, buf x, buf y, size_t n)
 {
     float *a = (float *)(void *)x.p;

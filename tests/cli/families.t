@@ -41,4 +41,10 @@ works "info" info -m "$m"
 out_has "Ministral3ForCausalLM" "the architecture of the text model"
 out_has "query scale beta 0.5, trained length 16" "the factor of queries"
 out_has "not used       15 tensors" "tensors of the vision model"
+
+# ---- Muse Glimmer ----
+family muse-glimmer-bf16
+works "info" info -m "$m"
+out_has "rope           plain, theta 500000, none in layers without a window" "the rotary embedding"
+out_has "sliding window 16 in layer 0" "the window"
 finish

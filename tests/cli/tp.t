@@ -30,7 +30,7 @@ same_logits() {
     works "$name: $ranks ranks (status $status)" logits "$@" --ids 1,2,3,4,5,6,7,8,9 -o "$tmp/n.npy" --tp "$ranks"
     check "the logits of one rank" near "$tmp/n.npy" "$tmp/1.npy"
 }
-for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4 llama2-linear-f16" "2 phi3-longrope-f16" "2 ministral3-vision-f16" "2 mixtral-f16" "2 qwen2-moe-bf16" "2 qwen3-moe-f32" "2 qwen3-vl-moe-bf16"; do
+for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4 llama2-linear-f16" "2 phi3-longrope-f16" "2 ministral3-vision-f16" "2 mixtral-f16" "2 qwen2-moe-bf16" "2 qwen3-moe-f32" "2 qwen3-vl-moe-bf16" "2 muse-glimmer-bf16"; do
     same_logits "${x% *}" "${x#* }" -m "$models/${x#* }"
 done
 

@@ -21,4 +21,5 @@ static const char *const MODEL_NAMES[] = {
     "qwen3-moe-f32",
     "qwen3-vl-f16",
     "qwen3-vl-moe-bf16",
+    "muse-glimmer-bf16",
 };

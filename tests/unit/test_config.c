@@ -239,6 +239,26 @@ static void test_ministral3(void)
        "factors of queries beyond it");
 }
 
+#define MUSE "\"architectures\":[\"MuseGlimmerForConditionalGeneration\"],\"model_type\":\"muse_glimmer\","
+
+static void test_muse(void)
+{
+    GOOD("{" MUSE "\"text_config\":{\"num_hidden_layers\":5}}",
+         c.window[0] == 0 && c.window[1] == 2048 && c.window[3] == 2048 && c.window[4] == 0 && c.n_ropes == 2 &&
+             c.rope.kind == ROPE_OFF && c.window_rope.kind == ROPE_NONE && !c.tied);
+    GOOD("{" MUSE "\"text_config\":{}}", c.qk_norm && c.query_gain == 3.87f && c.post_eps == 1e-8f &&
+                                             c.logit_cap == 20 && c.logit_factor == 0.19611613513818404f);
+    GOOD("{" MUSE "\"text_config\":{\"qk_scale_factor\":2,\"post_norm_eps\":1e-6,\"final_logit_softcapping\":30,"
+         "\"output_multiplier\":0.5,\"hidden_activation\":\"silu\"}}",
+         c.query_gain == 2 && c.post_eps == 1e-6f && c.logit_cap == 30 && c.logit_factor == 0.5f);
+    GOOD("{" MUSE "\"text_config\":{\"layer_rope_theta\":[0,5e5,0,5e5]," FSFS "}}",
+         c.window[2] == 0 && c.window[1] == 2048 && config_rope_of(&c, 1) == 1 && config_rope_of(&c, 2) == 0);
+    float freq[64], mscale;
+    const rope_config off = {.kind = ROPE_OFF, .theta = 10000, .head_dim = 128};
+    rope_frequencies(&off, 8, freq, &mscale);
+    ok(mscale == 1 && freq[0] == 0 && freq[63] == 0, "no rotation");
+}
+
 #define LONGROPE "\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,2,3,4]"
 #define PHI3     "\"architectures\":[\"Phi3ForCausalLM\"],"
 #define PARTIAL  "\"partial_rotary_factor\":0.75,\"original_max_position_embeddings\":128,"
@@ -369,6 +389,13 @@ static const struct {
     {ST_FORMAT, "{" WRAPPER "\"hidden_size\":64}", "\"text_config\" is missing"},
     {ST_FORMAT, "{" WRAPPER "\"text_config\":[]}", "\"text_config\" is a list of 0, expected an object"},
     {ST_UNSUPPORTED, "{" WRAPPER "\"text_config\":{\"model_type\":\"mistral4\"}}", "\"model_type\" is mistral4"},
+    {ST_UNSUPPORTED, "{" MUSE "\"text_config\":{\"hidden_activation\":\"gelu\"}}", "\"hidden_act\" is \"gelu\""},
+    {ST_FORMAT, "{" MUSE "\"text_config\":{\"post_norm_eps\":0}}", "\"post_norm_eps\" is 0"},
+    {ST_FORMAT, "{" MUSE "\"text_config\":{\"layer_rope_theta\":[0]}}", "\"layer_rope_theta\" has 1 entries"},
+    {ST_FORMAT, "{" MUSE "\"text_config\":{\"layer_rope_theta\":[5e5,5e5,5e5,\"x\"]}}", "\"layer_rope_theta[]\" is"},
+    {ST_UNSUPPORTED, "{" MUSE "\"text_config\":{\"layer_rope_theta\":[1,1,1,1]}}",
+     "layer 3 has a rotation and no window"},
+    {ST_UNSUPPORTED, "{" MUSE "\"text_config\":{\"sliding_window\":null}}", "layer 0 has a rotation and no window"},
     {ST_UNSUPPORTED, "{\"rope_parameters\":{" BETA "}}",
      "\"rope_parameters.llama_4_scaling_beta\" is not supported in Llama"},
     {ST_UNSUPPORTED, "{" MISTRAL ",\"rope_parameters\":{" BETA "}}",
@@ -522,6 +549,7 @@ int main(void)
     test_mistral_layers();
     test_rope();
     test_phi3();
+    test_muse();
     test_ministral3();
     test_bad();
     test_folders();

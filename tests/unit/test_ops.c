@@ -153,6 +153,29 @@ static void swiglu(op_run *x, const int64_t *p)
     free(a), free(b);
 }
 
+/* Gates on [-80, 80], then whatever a float may be; logits far below and beyond the cap. */
+static void gate(op_run *x, const int64_t *p)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -100, -1000, 1000, 0, -0.0f, 3e38f, 1e-41f, -200, 70000};
+    size_t n = (size_t)p[0];
+    float *a = random_f32(&x->r, n), *b = random_f32(&x->r, n);
+    for (size_t i = 0; i < n; i++) {
+        if (p[1] == 1) b[i] *= 80, a[i] = 1;
+        if (p[1] == 2) a[i] = odd[(i + 5) % 12], b[i] = 1;
+    }
+    buf g = op_in(x, b, 4 * n);
+    buf all = op_inout(x, a, 4 * n, p[1] ? REL : NMSE, p[1] ? 6e-7 : 1e-12), parts = op_inout(x, a, 4 * n, IN, 0);
+    buf logits = op_inout(x, a, 4 * n, REL, 6e-7);
+    x->be->ops->gate(x->be, all, g, n);
+    for (size_t i = 0, k; i < n; i += k) { /* any split gives these bits */
+        k = n - i < 97 ? n - i : 97;
+        x->be->ops->gate(x->be, buf_at(parts, 4 * i), buf_at(g, 4 * i), k);
+    }
+    op_same(x, all, parts, 4 * n, "in parts");
+    x->be->ops->softcap(x->be, logits, n, 0.7f, 20);
+    free(a), free(b);
+}
+
 static void convert(op_run *x, const int64_t *p)
 {
     size_t n = (size_t)p[0];
@@ -459,6 +482,7 @@ static const op_test tests[] = {
      24,
      {OP_P(DT_Q8, DT_Q4), OP_P(1, 16, 31, 32, 33, 64, 100, 576), OP_P(1, 15, 16, 17, 40)}},
     {"swiglu, add", swiglu, 300, 17, 61, {TAILS, OP_P(0, 0, 1, 2)}},
+    {"gate, softcap", gate, 300, 17, 61, {TAILS, OP_P(0, 0, 1, 2)}},
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
     {"rope_table, rope",
      rope,
