@@ -34,7 +34,7 @@ for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4
     same_logits "${x% *}" "${x#* }" -m "$models/${x#* }"
 done
 
-for x in qwen2moe qwen3moe; do
+for x in qwen2moe qwen3moe qwen3vlmoe; do
     same_logits 2 "$x.gguf" -m "$SRCDIR/tests/data/gguf/$x.gguf" --weights f32
 done
 refused 2 "tensor blk.0.ffn_down_exps.weight of" "experts whose blocks of 32 a split cuts" \

@@ -471,6 +471,7 @@ int main(void)
     check_committed("qwen3");
     check_committed("qwen2moe");
     check_committed("qwen3moe");
+    check_committed("qwen3vlmoe");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) check_encoding(types[i].name, types[i].nmse, false);
     check_encoding("Q8_0", 1e-4, true);
     check_encoding("Q4_K", 1e-10, true);
