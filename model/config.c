@@ -114,11 +114,13 @@ static status find_family(const model_family **out, const keys *k)
 /* Rejects settings that change the results and are not implemented. */
 static status refuse_unsupported(const keys *k)
 {
-    const char *act = "silu";
-    TRY(keys_string(k, "hidden_activation", &act)); /* Muse Glimmer's name of the key */
-    TRY(keys_string(k, "hidden_act", &act));
-    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
-        return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
+    static const char *const names[] = {"hidden_act", "hidden_activation"}; /* the second: Muse Glimmer */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *act = "silu";
+        TRY(keys_string(k, names[i], &act));
+        if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
+            return err_set(k->e, ST_UNSUPPORTED, "%s: \"%s\" is \"%.40s\"; supported: silu", k->file, names[i], act);
+    }
     const json_t *chunks = json_object_get(k->obj, "dual_chunk_attention_config");
     if (chunks && !json_is_null(chunks))
         return err_set(k->e, ST_UNSUPPORTED,

@@ -389,7 +389,7 @@ static const struct {
     {ST_FORMAT, "{" WRAPPER "\"hidden_size\":64}", "\"text_config\" is missing"},
     {ST_FORMAT, "{" WRAPPER "\"text_config\":[]}", "\"text_config\" is a list of 0, expected an object"},
     {ST_UNSUPPORTED, "{" WRAPPER "\"text_config\":{\"model_type\":\"mistral4\"}}", "\"model_type\" is mistral4"},
-    {ST_UNSUPPORTED, "{" MUSE "\"text_config\":{\"hidden_activation\":\"gelu\"}}", "\"hidden_act\" is \"gelu\""},
+    {ST_UNSUPPORTED, "{" MUSE "\"text_config\":{\"hidden_activation\":\"gelu\"}}", "\"hidden_activation\" is \"gelu\""},
     {ST_FORMAT, "{" MUSE "\"text_config\":{\"post_norm_eps\":0}}", "\"post_norm_eps\" is 0"},
     {ST_FORMAT, "{" MUSE "\"text_config\":{\"layer_rope_theta\":[0]}}", "\"layer_rope_theta\" has 1 entries"},
     {ST_FORMAT, "{" MUSE "\"text_config\":{\"layer_rope_theta\":[5e5,5e5,5e5,\"x\"]}}", "\"layer_rope_theta[]\" is"},
