@@ -10,7 +10,8 @@
 
 enum { VOCAB = 384, N_STEPS = 12, CHUNK = 16, LIMIT = 96 };
 
-static const char *const models[] = {"phi3-longrope-f16", "ministral3-vision-f16", "mixtral-f16", "qwen2-moe-bf16"};
+static const char *const models[] = {"phi3-longrope-f16", "ministral3-vision-f16", "mixtral-f16", "qwen2-moe-bf16",
+                                     "qwen3-vl-moe-bf16"};
 static const char *const strategies[] = {"full",
                                          "streaming:budget=40",
                                          "quest:budget=48",
