@@ -120,6 +120,8 @@ cuda_shim_sources = \
   kernels/cuda/token.cu \
   kernels/cuda/ranks.cu \
   kernels/cuda/nccl.cu
+# Kernels have the bits of plain C: fused multiply-add only where the source has fmaf.
+nvcc_arithmetic = -fmad=false
 cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
 EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/product.cuh %D%/cuda/norm.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/last.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/attn_decode.cuh %D%/cuda/attn_pieces.cuh %D%/cuda/codes.cuh %D%/cuda/row_blocks.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/votes.cuh %D%/cuda/README.md
 if HAVE_CUDA
@@ -132,7 +134,7 @@ NVCC_V_ = $(NVCC_V_@AM_DEFAULT_V@)
 NVCC_V_0 = @echo "  NVCC     $@";
 .cu.o:
 	@$(MKDIR_P) $(@D)/$(DEPDIR)
-	$(NVCC_V)$(NVCC) -ccbin "$(NVCC_CCBIN)" -std=c++17 -fmad=false $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
+	$(NVCC_V)$(NVCC) -ccbin "$(NVCC_CCBIN)" -std=c++17 $(nvcc_arithmetic) $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
 	  -Xcompiler -Wall $(foreach f,$(PIC_FLAGS),-Xcompiler $f) -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).Pcu -c -o $@ $<
 -include $(wildcard kernels/cuda/$(DEPDIR)/*.Pcu)
 distclean-local:

@@ -3,7 +3,7 @@
 #ifndef TESTS_CUSHIM_CUDA_BF16_H
 #define TESTS_CUSHIM_CUDA_BF16_H
 
-#include "kernels/half.h"
+#include "tests/cushim/device_like.h"
 
 struct __nv_bfloat16 {
     uint16_t bits;
@@ -14,7 +14,7 @@ static inline float __bfloat162float(__nv_bfloat16 h)
 }
 static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 {
-    return {f32_to_bf16(x)};
+    return {shim_half_nan(x, f32_to_bf16(x))};
 }
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u)
 {

@@ -3,18 +3,18 @@
 #ifndef TESTS_CUSHIM_CUDA_FP16_H
 #define TESTS_CUSHIM_CUDA_FP16_H
 
-#include "kernels/half.h"
+#include "tests/cushim/device_like.h"
 
 struct __half {
     uint16_t bits;
 };
 static inline float __half2float(__half h)
 {
-    return f16_to_f32(h.bits);
+    return shim_nan(f16_to_f32(h.bits));
 }
 static inline __half __float2half_rn(float x)
 {
-    return {f32_to_f16(x)};
+    return {shim_half_nan(x, f32_to_f16(x))};
 }
 static inline __half __ushort_as_half(unsigned short u)
 {

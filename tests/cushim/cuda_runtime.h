@@ -183,36 +183,46 @@ template <class T> T atomicOr(T *p, T v)
 
 static inline float __fmul_rn(float a, float b)
 {
-    return a * b;
+    return shim_rounded(a * b);
 }
 static inline float __fadd_rn(float a, float b)
 {
-    return a + b;
+    return shim_rounded(a + b);
 }
 static inline double __dmul_rn(double a, double b)
 {
-    return a * b;
+    return shim_rounded(a * b);
 }
 static inline double __dadd_rn(double a, double b)
 {
-    return a + b;
+    return shim_rounded(a + b);
 }
 static inline float __fsub_rn(float a, float b)
 {
-    return a - b;
+    return shim_rounded(a - b);
 }
 static inline float __fdiv_rn(float a, float b)
 {
-    return a / b;
+    return shim_rounded(a / b);
 }
 static inline float __fmaf_rn(float a, float b, float c)
 {
-    return fmaf(a, b, c);
+    return shim_nan(fmaf(a, b, c));
 }
 static inline float __fsqrt_rn(float a)
 {
-    return sqrtf(a);
+    return shim_nan(sqrtf(a));
 }
+static inline float shim_expf(float x)
+{
+    return shim_inexact(expf(x));
+}
+static inline float shim_logf(float x)
+{
+    return shim_inexact(logf(x));
+}
+#define expf shim_expf
+#define logf shim_logf
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

@@ -302,7 +302,7 @@ void multiply(fiber *warp, int lane0)
             const unsigned c = ((const shim_fragments *)warp[l].in)->c[i];
             int row = l / 4 + 8 * (i / 2), col = l % 4 * 2 + i % 2;
             float sum = kind == SHIM_MMA_S8 ? 0 : bits_to_f32(c); /* of bytes: below 2^24, exact */
-            for (int k = 0; k < depth; k++) sum += A[row][k] * B[k][col];
+            for (int k = 0; k < depth; k++) sum = shim_truncated((double)sum + (double)A[row][k] * (double)B[k][col]);
             ((unsigned *)warp[l].out)[i] = kind == SHIM_MMA_S8 ? c + (unsigned)(int)sum : f32_to_bits(sum);
         }
 }

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 # CUDA kernels compiled for the host: the plain build, and one that finds races (-fsanitize=thread only marks accesses;
 # races.cc answers). Programs of these tests link one of the two before libkcuda.a, which then has nothing to add.
-cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h %D%/ptx.h %D%/nccl.h
+cushim_headers = %D%/shim.h %D%/device_like.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h %D%/ptx.h %D%/nccl.h
 EXTRA_DIST += $(cushim_headers)
 if CUSHIM
+# make EMULATED=1: with a device's arithmetic (device_like.h), fused as nvcc_arithmetic allows it (kernels/local.mk)
+shim_arithmetic = $(if $(EMULATED),-DSHIM_EMULATED $(if $(filter -fmad=false,$(nvcc_arithmetic)),-ffp-contract=off,-mfma -ffp-contract=fast),-ffp-contract=off)
 cushim_sources = %D%/fibers.cc %D%/runtime.cc %D%/gemm.cc
 cushim_cppflags = -I$(top_srcdir)/%D% -DHAVE_NCCL=1 $(AM_CPPFLAGS)
-cushim_cxxflags = -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function -fno-strict-aliasing -ffp-contract=off
+cushim_cxxflags = -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function -fno-strict-aliasing $(shim_arithmetic)
 race_cxxflags = $(cushim_cxxflags) -fsanitize=thread
 shim_objects = $(cuda_shim_sources:.cu=.shim.o)
 race_objects = $(cuda_shim_sources:.cu=.race.o)

@@ -7,16 +7,16 @@
 
 static inline float exp2_fast(float x)
 {
-    return exp2f(x);
+    return shim_inexact(exp2f(x));
 }
 
 static inline unsigned pack2(float lo, float hi, __nv_bfloat16)
 {
-    return f32_to_bf16(lo) | (unsigned)f32_to_bf16(hi) << 16;
+    return __float2bfloat16_rn(lo).bits | (unsigned)__float2bfloat16_rn(hi).bits << 16;
 }
 static inline unsigned pack2(float lo, float hi, __half)
 {
-    return f32_to_f16(lo) | (unsigned)f32_to_f16(hi) << 16;
+    return __float2half_rn(lo).bits | (unsigned)__float2half_rn(hi).bits << 16;
 }
 
 /* Computes d += a b for one warp. */
