@@ -513,7 +513,8 @@ static status time_kernels(bench *b, const char *name, const kernel_shape *s, er
 static status run_kernels(bench *b, const char *name, const model_config *c, err *e)
 {
     TRY(measure_limits(b, e));
-    paragraph("%s, %d query heads, %d kv heads, f16 rows", name, (int)c->n_heads, (int)c->n_kv_heads);
+    paragraph("%s, %d query heads, %d kv heads, f16 rows unless a kernel names others", name, (int)c->n_heads,
+              (int)c->n_kv_heads);
     TRY(paragraph_end(2, e));
     TRY(out_printf(e, "\n"));
     TRY(kernel_columns(&b->base.rows, b->n_budget > 1, e));

@@ -12,15 +12,17 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/half.h"
+#include "kernels/ops_codes.h"
 #include "kernels/ops_fier.h"
 #include "kernels/ops_paris.h"
 #include "kernels/ops_quest.h"
+#include "kernels/ops_rows.h"
 #include "kernels/ops_select.h"
 
 enum {
     BUFFERS = 12,
     PAGE = 16,                /* tokens per page of quest */
-    GROUP = 32,               /* tokens per group of fier */
+    GROUP = 32,               /* tokens per group of fier and of quantized keys, channels per run of quantized values */
     CHUNK = BENCH_KERNEL_CTX, /* query rows of a prompt */
     VERIFIED = 5,             /* query rows of a verification of four drafted tokens */
     COLD_BYTES = 64 << 20,    /* bytes read by a sample on the CPU, */
@@ -40,6 +42,8 @@ typedef struct {
     void (*step)(rig *r, size_t i); /* runs on layer i */
     size_t run;                     /* lists: consecutive tokens */
     bool int8, votes;               /* fier: int8 products; combines the heads of a group */
+    dtype rows;                     /* type of the rows that are attended */
+    int bits;                       /* rows are quantized as KIVI does, to 2 or 4 bits; 0: they are not */
 } kernel_kind;
 
 struct rig {
@@ -50,7 +54,7 @@ struct rig {
     buf list[BUFFERS];
     size_t bytes[BUFFERS], n;
     /* Buffers of a step. Per-layer buffers hold n_layers parts of `layer` bytes. */
-    buf q, k, v, index, out, idx, pos, work;
+    buf q, k, v, at, index, out, idx, pos, work;
     size_t layer, idx_layer, idx_stride;
 };
 
@@ -109,20 +113,39 @@ static void cold(rig *r, size_t bytes, size_t lists)
 
 /* ---- attention ---- */
 
+static kv_codes codes_of(const rig *r)
+{
+    return (kv_codes){.bits = r->kind->bits,
+                      .cap = ((size_t)r->s->ctx + GROUP - 1) / GROUP * GROUP,
+                      .group = GROUP,
+                      .run = GROUP,
+                      .k_at = r->at,
+                      .v_at = r->at};
+}
+
+/* Returns the bytes of a row of K or of V, with the pairs of quantized rows. */
 static size_t row_bytes(const rig *r)
 {
-    return 2 * r->s->head_dim;
+    const kv_codes c = codes_of(r);
+    const size_t d = r->s->head_dim;
+    return c.bits ? codes_row_bytes(&c, d) + 4 * codes_runs(&c, d) : kv_row_bytes(r->kind->rows, d);
 }
 
 static kv_rows rows_of(const rig *r, size_t layer)
 {
     const kernel_shape *s = r->s;
-    return (kv_rows){.k = buf_at(r->k, layer * r->layer),
-                     .v = buf_at(r->v, layer * r->layer),
-                     .type = DT_F16,
-                     .n_kv_heads = s->n_kv_heads,
-                     .head_dim = s->head_dim,
-                     .cap = (size_t)s->ctx};
+    kv_rows rows = {.k = buf_at(r->k, layer * r->layer),
+                    .v = buf_at(r->v, layer * r->layer),
+                    .type = r->kind->rows,
+                    .n_kv_heads = s->n_kv_heads,
+                    .head_dim = s->head_dim,
+                    .cap = (size_t)s->ctx};
+    if (!r->kind->bits) return rows;
+    rows.codes = codes_of(r);
+    const size_t codes = s->n_kv_heads * rows.codes.cap * codes_row_bytes(&rows.codes, s->head_dim);
+    rows.codes.k = rows.k, rows.codes.k_pair = buf_at(rows.k, codes);
+    rows.codes.v = rows.v, rows.codes.v_pair = buf_at(rows.v, codes);
+    return rows;
 }
 
 static attn_job job_of(const rig *r, size_t layer, size_t n_tok)
@@ -138,11 +161,27 @@ static attn_job job_of(const rig *r, size_t layer, size_t n_tok)
                       .scale = 1 / sqrtf((float)s->head_dim)};
 }
 
+/* Makes the table of slots of quantized rows: slot i is row i. */
+static status make_slots(rig *r, err *e)
+{
+    const size_t n = codes_of(r).cap;
+    int32_t *at;
+    TRY(room(r, &r->at, n * sizeof *at, e));
+    TRY(MEM_NEW(&at, n, e));
+    for (size_t i = 0; i < n; i++) at[i] = -1 - (int32_t)i;
+    r->be->ops->upload(r->be, r->at, at, n * sizeof *at);
+    mem_free(at);
+    return ST_OK;
+}
+
 static status make_rows(rig *r, size_t n_tok, err *e)
 {
     const kernel_shape *s = r->s;
     size_t q = n_tok * s->n_heads * s->head_dim;
-    r->layer = s->n_kv_heads * (size_t)s->ctx * row_bytes(r);
+    if (dtype_in_qblocks(r->kind->rows) && s->head_dim % ROW_BLOCK)
+        return err_set(e, ST_UNSUPPORTED, "%zu channels of a head are no multiple of %d", s->head_dim, ROW_BLOCK);
+    r->layer = s->n_kv_heads * (r->kind->bits ? codes_of(r).cap : (size_t)s->ctx) * row_bytes(r);
+    if (r->kind->bits) TRY(make_slots(r, e));
     TRY(random_f32(r, &r->q, q, e));
     TRY(room(r, &r->out, q * sizeof(float), e));
     TRY(random_halves(r, &r->k, r->n_layers * r->layer, e));
@@ -416,19 +455,23 @@ static status topk_make(rig *r, kernel_result *k, err *e)
 
 #define TOKEN "token and kv head"
 static const kernel_kind kernels[] = {
-    {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false},
-    {"decode attention", TOKEN, decode_make, decode_step, 0, false, false},
-    {"verification, 5 rows", TOKEN, verify_make, verify_step, 0, false, false},
-    {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false},
-    {"single tokens", TOKEN, list_make, list_step, 1, false, false},
-    {"quest score", TOKEN, quest_make, quest_step, 0, false, false},
-    {"fier score", TOKEN, fier_make, fier_step, 0, false, false},
-    {"fier score and vote", TOKEN, fier_make, fier_step, 0, false, true},
-    {"fier score, int8", TOKEN, fier_make, fier_step, 0, true, false},
-    {"fier score and vote, int8", TOKEN, fier_make, fier_step, 0, true, true},
-    {"pariskv votes", TOKEN, paris_make, paris_step, 0, false, false},
-    {"vote of a group", TOKEN, vote_make, vote_step, 0, false, false},
-    {"top-k", "score and list", topk_make, topk_step, 0, false, false},
+    {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false, DT_F16, 0},
+    {"decode attention", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 0},
+    {"decode attention, q8", TOKEN, decode_make, decode_step, 0, false, false, DT_Q8, 0},
+    {"decode attention, q4", TOKEN, decode_make, decode_step, 0, false, false, DT_Q4, 0},
+    {"decode attention, kivi4", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 4},
+    {"decode attention, kivi2", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 2},
+    {"verification, 5 rows", TOKEN, verify_make, verify_step, 0, false, false, DT_F16, 0},
+    {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false, DT_F16, 0},
+    {"single tokens", TOKEN, list_make, list_step, 1, false, false, DT_F16, 0},
+    {"quest score", TOKEN, quest_make, quest_step, 0, false, false, DT_F16, 0},
+    {"fier score", TOKEN, fier_make, fier_step, 0, false, false, DT_F16, 0},
+    {"fier score and vote", TOKEN, fier_make, fier_step, 0, false, true, DT_F16, 0},
+    {"fier score, int8", TOKEN, fier_make, fier_step, 0, true, false, DT_F16, 0},
+    {"fier score and vote, int8", TOKEN, fier_make, fier_step, 0, true, true, DT_F16, 0},
+    {"pariskv votes", TOKEN, paris_make, paris_step, 0, false, false, DT_F16, 0},
+    {"vote of a group", TOKEN, vote_make, vote_step, 0, false, false, DT_F16, 0},
+    {"top-k", "score and list", topk_make, topk_step, 0, false, false, DT_F16, 0},
 };
 
 size_t bench_kernels(void)

@@ -5,7 +5,7 @@
 
 #include "eval/bench/bench_sample.h"
 
-/* Shape of one layer with f16 rows, and its selection. */
+/* Shape of one layer, and its selection. Rows are f16 unless a kernel's name says otherwise. */
 typedef struct {
     size_t n_heads, n_kv_heads, head_dim;
     int64_t ctx, budget;
