@@ -226,6 +226,15 @@ static void print_certified(const attn_certified *x)
             100 * (double)x->whole / lists);
 }
 
+/* Prints how many of the chosen experts' bytes were in memory, of a model that does not fit there. */
+static void print_experts(const reply *r)
+{
+    const expert_reads x = decoder_expert_reads(r->g.dec);
+    if (x.chosen > 0)
+        fprintf(stderr, "experts: %.1f %% of %.2f GB chosen were in memory, %.2f GB read from files\n",
+                100 * x.resident / x.chosen, x.chosen * 1e-9, (x.chosen - x.resident) * 1e-9);
+}
+
 void reply_print_stats(const reply *r)
 {
     attn_stats a = attn_seq_stats(session_attn(r->q.s));
@@ -238,6 +247,7 @@ void reply_print_stats(const reply *r)
             decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
     fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    print_experts(r);
     const sampler_options *s = &r->sampling;
     if (*r->sampling_of)
         fprintf(stderr,
@@ -289,6 +299,10 @@ json_t *reply_json(const reply *r, err *e)
     kv_tier_kind kind = attn_seq_spec(session_attn(r->q.s))->tier.kind;
     if (j && kind == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && kind == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
+    const expert_reads x = decoder_expert_reads(r->g.dec);
+    if (j && x.chosen > 0)
+        json_object_set_new(j, "experts",
+                            json_pack("{s:f, s:f}", "chosen_bytes", x.chosen, "resident_bytes", x.resident));
     if (j && r->q.draft) json_object_set_new(j, "draft", drafter_json(r->q.draft, r->g.draft));
     if (j && a.measured > 0) {
         json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));

@@ -196,14 +196,33 @@ static void run_expert(const decoder *d, const expert_weights *x, const buffers 
     decoder_project(d, b->gate, n, no_norm, &down, 1, false);
 }
 
-/* Runs the chosen experts, each on all of its rows, so that the weights of the others are not read. */
-static void run_experts(const decoder *d, const moe_weights *w, const buffers *b, const routing *r, size_t n)
+/* Starts to read the weights of an expert from the files that they are mapped from. */
+static void prefetch(decoder *d, const expert_weights *x)
+{
+    const weight all[] = {x->gate, x->up, x->down};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const size_t bytes = weight_bytes(all[i].type, all[i].rows, all[i].cols);
+        d->reads.chosen += (double)bytes;
+        d->reads.resident += (double)mem_prefetch(all[i].p.p, bytes);
+    }
+}
+
+/* Runs the chosen experts, each on all of its rows, so that the weights of the others are not read. If weights exceed
+ * the memory, those of the next experts, as many as a token chooses, are read meanwhile. */
+static void run_experts(decoder *d, const moe_weights *w, const buffers *b, const routing *r, size_t n)
 {
     const model_config *c = &d->m->config;
     size_t row = (size_t)c->hidden * sizeof(float), k = (size_t)c->n_chosen;
+    int32_t next = 0, ahead = 0; /* the next expert to read, and the number of those that wait to run */
     for (int32_t e = 0; e < c->n_experts; e++) {
         size_t first = r->first[e], rows = r->first[e + 1] - first;
         if (rows == 0) continue;
+        for (; d->paged && next < c->n_experts && ahead < c->n_chosen; next++) {
+            if (r->first[next + 1] == r->first[next]) continue;
+            prefetch(d, &w->expert[next]);
+            ahead++;
+        }
+        ahead--;
         for (size_t i = 0; i < n * k; i++)
             if (r->expert[i] == e)
                 d->be->ops->copy(d->be, buf_at(b->in, (r->at[i] - first) * row), buf_at(d->xn, i / k * row), row);

@@ -115,6 +115,13 @@ size_t decoder_bytes(const model *m, const decoder_options *o)
     return bytes;
 }
 
+/* True if weights are mapped from files that the available memory cannot hold. */
+static bool exceeds_memory(const model *m)
+{
+    const size_t have = mem_available();
+    return m->memory_bytes < m->weight_bytes && have && m->weight_bytes - m->memory_bytes > have;
+}
+
 status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e)
 {
     decoder *d;
@@ -127,6 +134,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     d->shape = attn_shape_of(&m->config);
     d->max_rows = decoder_rows(&d->opt);
     d->logit_rows = logit_rows_of(&d->opt);
+    d->paged = m->config.n_experts && exceeds_memory(m);
     list_buffers(d, m, &d->opt, list);
     status st = ST_OK;
     for (int i = 0; i < N_BUFS && st == ST_OK; i++)
@@ -165,6 +173,11 @@ void decoder_free(decoder *d)
     mem_free(d->host_uniform);
     mem_free(d->rules);
     mem_free(d);
+}
+
+expert_reads decoder_expert_reads(const decoder *d)
+{
+    return d->reads;
 }
 
 const model *decoder_model(const decoder *d)

@@ -37,6 +37,8 @@ struct decoder {
     bool checked;                 /* the logits checked last were finite */
     const model *scanned;         /* model whose weights a scan found to be finite */
     char fingerprint[SHA256_HEX]; /* model_fingerprint of m, computed at first use */
+    bool paged;                   /* the mapped weights exceed the available memory: experts are read in advance */
+    expert_reads reads;           /* of the chosen experts, if paged */
     int64_t stage[STAGE_COUNT];
 };
 

@@ -7,6 +7,11 @@
 #include "model/model.h"
 #include "model/sampler.h"
 
+/* Bytes of the weights of chosen experts, and those of them that were in memory when they were chosen. */
+typedef struct {
+    double chosen, resident;
+} expert_reads;
+
 typedef struct decoder decoder;
 typedef struct session session;
 
@@ -42,6 +47,8 @@ enum { SESSION_VERIFY_ROWS = 8 };
 status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e);
 void decoder_free(decoder *d);
 const model *decoder_model(const decoder *d);
+/* Returns what was counted since the decoder was created; 0 unless mapped experts exceed the available memory. */
+expert_reads decoder_expert_reads(const decoder *d);
 const attn_shape *decoder_attn_shape(const decoder *d);
 attn_work *decoder_attn_work(decoder *d);
 /* Returns the most prompt tokens of one forward. */

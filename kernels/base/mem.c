@@ -139,14 +139,85 @@ bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset)
                 (off_t)offset) != MAP_FAILED;
 }
 
+size_t mem_prefetch(const void *p, size_t bytes)
+{
+    enum { PAGES = 1024 };
+    unsigned char here[PAGES];
+    const size_t page = page_round(1), skip = (uintptr_t)p % page, all = page_round(bytes + skip);
+    unsigned char *at = (unsigned char *)(uintptr_t)p - skip;
+    size_t absent = 0;
+    for (size_t i = 0, n; i < all; i += n) {
+        n = all - i < PAGES * page ? all - i : PAGES * page;
+        if (mincore(at + i, n, here) != 0) return bytes;
+        for (size_t k = 0; k < n / page; k++) absent += !(here[k] & 1);
+    }
+    if (absent) madvise(at, all, MADV_WILLNEED); /* a refusal affects speed only */
+    return absent * page < bytes ? bytes - absent * page : 0;
+}
+
+/* ---- available memory ---- */
+
+/* A hierarchy of control groups and its files. */
+typedef struct {
+    const char *root, *limit, *used; /* used: key of memory.stat */
+} group_kind;
+
+/* Reads a number from a file, after a key. SIZE_MAX: there is none. */
+static size_t read_number(const char *path, const char *key)
+{
+    FILE *f = fopen(path, "r");
+    char line[256];
+    const size_t n = strlen(key);
+    unsigned long long v;
+    size_t found = SIZE_MAX;
+    while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, " %llu", &v) == 1) found = (size_t)v;
+    if (f) fclose(f);
+    return found;
+}
+
+/* Returns what a group and those above it leave. path: of the group, shortened to the root. */
+static size_t group_room(const group_kind *k, char *path)
+{
+    char file[4352];
+    size_t room = SIZE_MAX;
+    for (char *end = path + strlen(path); end; end = strrchr(path, '/')) {
+        *end = 0;
+        snprintf(file, sizeof file, "%s%s/%s", k->root, path, k->limit);
+        const size_t limit = read_number(file, "");
+        snprintf(file, sizeof file, "%s%s/memory.stat", k->root, path);
+        const size_t used = read_number(file, k->used);
+        const size_t left = limit == SIZE_MAX || used == SIZE_MAX ? limit : limit > used ? limit - used : 1;
+        if (left < room) room = left;
+    }
+    return room;
+}
+
+/* Returns what the process's control groups leave; SIZE_MAX without a limit. */
+static size_t groups_room(void)
+{
+    static const group_kind v2 = {"/sys/fs/cgroup", "memory.max", "anon "};
+    static const group_kind v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss "};
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    char line[4096];
+    size_t room = SIZE_MAX;
+    while (f && fgets(line, sizeof line, f)) { /* id:controllers:path */
+        char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        const bool memory = strcmp(names + 1, "memory") == 0;
+        if (!memory && names[1]) continue;
+        const size_t left = group_room(memory ? &v1 : &v2, path);
+        if (left < room) room = left;
+    }
+    if (f) fclose(f);
+    return room;
+}
+
 size_t mem_available(void)
 {
-    FILE *f = fopen("/proc/meminfo", "r");
-    if (!f) return 0;
-    char line[128];
-    unsigned long long kib = 0;
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    fclose(f);
-    return (size_t)kib * 1024;
+    const size_t kib = read_number("/proc/meminfo", "MemAvailable:"), room = groups_room();
+    if (kib == SIZE_MAX) return 0;
+    return kib * 1024 < room ? kib * 1024 : room;
 }

@@ -45,7 +45,12 @@ void mem_small_pages(void *p, size_t bytes);
  * touched. The file must be long enough. Returns false and changes nothing if the system cannot map it there. */
 bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset);
 
-/* Returns the available physical memory in bytes as reported by the system (0 if unknown). */
+/* Starts to read the pages of [p, p + bytes), a part of a mapped file, that are not in memory. Returns the number of
+ * bytes that are; all of them if the system does not tell. */
+size_t mem_prefetch(const void *p, size_t bytes);
+
+/* Returns the available physical memory in bytes as reported by the system (0 if unknown), at most what the process's
+ * control groups (version 1 or 2) allow less their anonymous memory. */
 size_t mem_available(void);
 
 /* Test hook: the n-th following allocation fails (1 = the next; 0 = never); counts all allocations. */
