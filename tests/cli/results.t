@@ -9,7 +9,8 @@ cat "$SRCDIR/doc/results.md" "$SRCDIR/README.md" | sed -e ':a' -e '/\\$/{N;s/\\\
 { grep -E '^    \./run (eval|passkey) .*-m smollm2 ' joined; grep '^    \./run bench .*128k' "$SRCDIR/README.md" joined | tail -1 | sed 's/.*://'; } |
     sed 's/^    //; s/ -m smollm2//; s/ --weights bf16//; s/--ctx 128k/--ctx 600 --samples 3/; s/--ctx [0-9]*\( [^0-9]\)/--ctx 300\1/
         s/ -n [0-9]*/ -n 3/; s/--trials [0-9]*/--trials 1/; s/--budget [0-9,]*/--budget 160/; s/--prompt [0-9]*/--prompt 290/
-        s/--shape llama-3.2-1b/--shape tiny/; s/--jobs [0-9]*//' | awk '!seen[$0]++' >commands
+        s/--shape llama-3.2-1b/--shape tiny/; s/--jobs [0-9]*//; s/--length [0-9]*/--length 1400/; s/--samples 50/--samples 1/
+        s/--every [0-9]*/--every 3/; s/--judged [0-9]*/--judged 1/; s/--compare [0-9]*/--compare 3/; s/ --data DIR//; s#--essays #&"$SRCDIR"/#' | awk '!seen[$0]++' >commands
 check "there are commands" test "$(wc -l <commands)" -ge 5
 while read -r line; do
     if sh -c "$(echo "$line --quiet --threads 1" | sed 's#^\./run#"$RUN"#')" >out 2>err </dev/null; then pass "$line"; else fail "$line"; show; fi
