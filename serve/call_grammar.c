@@ -279,14 +279,7 @@ status call_grammar(grammar **out, const scheduler *s, const job *j, const gramm
 {
     const call_format *f = s->o.calls->format;
     composer c = {.s = s, .j = j, .w = &f->write};
-    const char *head = f->write.first ? f->write.first : f->write.before;
     grammar_node functions, root = -1;
-    if (!head)
-        return err_set(e, ST_UNSUPPORTED,
-                       "tools: required and strict calls are not supported in this model's format (%s)", f->name);
-    if (!j->r.must_call && strncmp(head, f->open, strlen(f->open)) != 0)
-        return err_set(e, ST_UNSUPPORTED, "tools: strict requires tool_choice required with this model's calls (%s)",
-                       f->name);
     TRY(grammar_begin(&c.b, true, e));
     status st = functions_of(&c, &functions, e);
     if (st == ST_OK) root = j->r.must_call ? required(&c, functions) : voluntary(&c, f->open, functions);
