@@ -81,7 +81,7 @@ static void put_value(gguf_file *f, const value *v)
 static status read(model_config *c, const value *v, size_t n, unsigned freqs, float freq, err *e)
 {
     gguf_file f = {0};
-    const value *all[N_BASE + 9];
+    const value *all[N_BASE + 16];
     size_t n_all = 0;
     gguf *g;
     for (size_t i = 0; i < N_BASE; i++) {
