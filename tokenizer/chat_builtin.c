@@ -69,7 +69,7 @@ static const struct {
      "{%- endfor %}"},
     {"mistral-v7", "[SYSTEM_PROMPT]", /* without the system text that some models of this layout have by default */
      SPLIT_SYSTEM ALTERNATE "{{- bos_token }}"
-     "{{- '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' if system else '' }}"
+     "{{- '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' if system is defined else '' }}"
      "{%- for m in rest %}"
         "{%- if m.role == 'user' %}{{- '[INST]' + m.content + '[/INST]' }}"
         "{%- else %}{{- m.content + eos_token }}{%- endif %}"

@@ -25,6 +25,8 @@ static tokenizer *make_tokenizer(void)
                                            "</think>",
                                            "[INST]",
                                            "[/INST]",
+                                           "[SYSTEM_PROMPT]",
+                                           "[/SYSTEM_PROMPT]",
                                            "</s>"};
     char json[8192];
     size_t k = (size_t)snprintf(json, sizeof json,
@@ -34,7 +36,7 @@ static tokenizer *make_tokenizer(void)
     k += (size_t)snprintf(json + k, sizeof json - k,
                           "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
                           ",\"added_tokens\":[");
-    for (int i = 0; i < 11; i++)
+    for (int i = 0; i < (int)(sizeof specials / sizeof *specials); i++)
         k += (size_t)snprintf(json + k, sizeof json - k, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}",
                               i ? "," : "", 200 + i, specials[i]);
     k += (size_t)snprintf(json + k, sizeof json - k, "]}");
