@@ -2,6 +2,7 @@
 /* Conversion of matrices to another type when a model is opened, or mapping of converted ones from a cache file. */
 #include "config.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -106,13 +107,32 @@ static void note_split(const converter *h)
     for (size_t i = 0; i < h->n; i++) {
         const weight_spec *w = h->matrix[i];
         const source_tensor *from = &w->from;
-        const unsigned types = m->be->ops->qblocks;
         if (!tensor_is_encoded(from) || !weight_in_columns(w) || target(h, w) != DT_Q8) continue;
-        n += (from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types)) !=
-             DT_Q8;
+        n += weight_converted(from, m->be->ops->qblocks) != DT_Q8;
     }
     if (n && h->o->type == DT_COUNT)
         note(h, "weights: --tp %d splits blocks of %zu matrices, which are converted to q8", backend_ranks(m->be), n);
+}
+
+/* Reports the encodings whose types the backend does not multiply, so that they are converted to DT_Q8. Once per model,
+ * since a plan precedes the conversion. */
+static void note_missing(const converter *h)
+{
+    const backend *be = h->m->be;
+    model_files *f = h->m->files;
+    char types[64] = "";
+    size_t n = 0, end = 0;
+    if (h->o->type != DT_COUNT || f->noted) return;
+    f->noted = true;
+    for (size_t i = 0; i < h->n; i++) {
+        const source_tensor *from = tensor_of(h, h->matrix[i]);
+        if (!tensor_is_encoded(from) || weight_converted(from, UINT_MAX) == weight_converted(from, be->ops->qblocks))
+            continue;
+        n++;
+        if (!strstr(types, from->type) && end + strlen(from->type) + 3 < sizeof types)
+            end += (size_t)snprintf(types + end, sizeof types - end, "%s%s", end ? ", " : "", from->type);
+    }
+    if (n) note(h, "weights: %s does not multiply %s: %zu matrices are converted to q8", be->name, types, n);
 }
 
 /* ---- converting ---- */
@@ -412,6 +432,7 @@ static status convert_model(converter *h, bool *mapped, err *e)
     *mapped = h->o->cache_dir && (h->o->type == DT_COUNT || dtype_in_qblocks(h->o->type));
     status st = list_matrices(h, e);
     if (st == ST_OK && h->n > 0) {
+        note_missing(h);
         if (used) note_split(h);
         if (used) st = take(h, NULL, e);
         else if (*mapped) st = convert_with_file(h, &used, e);

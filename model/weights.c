@@ -280,13 +280,17 @@ static status load(loader *l, const weight_spec *w, err *e)
     return ST_OK;
 }
 
+dtype weight_converted(const source_tensor *from, unsigned types)
+{
+    return from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types);
+}
+
 /* Returns the type in memory of a matrix that the files encode. Ranks that split columns within its blocks, or in
  * another order, hold it as DT_Q8, and so does an embedding in another order. */
 static dtype held_type(const model *m, const weight_spec *w)
 {
     const source_tensor *from = &w->from;
-    const unsigned types = m->be->ops->qblocks;
-    dtype t = from->packed ? packed_converted(from->packed, types) : encoding_converted(from->encoding->type, types);
+    dtype t = weight_converted(from, m->be->ops->qblocks);
     const bool ordered = from->packed && packed_order(from->packed, t);
     if (ordered && (weight_in_columns(w) || w->slot == &m->embed)) return DT_Q8;
     return weight_in_columns(w) && w->cols % qblock_cols(t) ? DT_Q8 : t;

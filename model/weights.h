@@ -17,6 +17,7 @@ typedef struct {
     size_t random_bytes; /* bytes of weights that the backend allocated (model_open_shape); else 0 */
     void *converted;     /* matrices of model_convert, in memory or mapped; else NULL */
     size_t converted_bytes;
+    bool noted;            /* model_convert has reported the types that the backend does not multiply */
     char *cache;           /* path of the cache file from which they are mapped; else NULL */
     size_t n_unused;       /* number of tensors in the opened files that the config does not use */
     const model *original; /* model_convert_copy: model that owns the weights not converted; else NULL */
@@ -66,6 +67,9 @@ static inline const weight_spec *weights_end(const model *m)
 {
     return m->weights + m->n_weights - head_is_shared(m);
 }
+
+/* Returns the type in memory of an encoded matrix with a backend that multiplies `types` (bits of qblocks). */
+dtype weight_converted(const source_tensor *from, unsigned types);
 
 static inline size_t weight_size(const weight_spec *w, dtype t)
 {

@@ -24,6 +24,15 @@ check "the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
 works "weights of 8 bits" generate -m "$m" -p "Alice was" -n 3 --temp 0 --device cuda:1 --weights q8
 err_has "cuda:1" "the device is named at the start"
 
+# Types of weights that it does not multiply.
+cp -r "$SRCDIR/tests/data/packed/fp8-row" "$tmp/fp8"
+cp "$m"/tokenizer*.json "$tmp/fp8"
+works "a plan of weights in FP8" generate -m "$tmp/fp8" -p x -n 2 --device cuda --plan
+err_has "weights: cuda:0 does not multiply FP8: 7 matrices are converted to q8" "the type, the reason and the new type"
+works "weights in FP8" generate -m "$tmp/fp8" -p x -n 2 --device cuda --no-weights-cache
+check "which is reported once" test "$(grep -c 'does not multiply' "$tmp/err")" -eq 1
+refused 2 "--weights: 'q4z' is not one of" "a type for files alone" generate -m "$m" -p x -n 2 --device cuda --weights q4z
+
 # Drafts: the text of the same device without them, by a look-up, a strategy, and weights of their own.
 set -- generate -m "$m" -p "Alice was. Alice was. Alice" -n 12 --temp 0.8 --ignore-eos --quiet --device cuda
 run "$@"

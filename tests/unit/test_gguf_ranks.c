@@ -147,6 +147,36 @@ static void check_refused(comm *c, const char *encoding)
     }
 }
 
+/* Checks what is reported, once, if a backend multiplies only 8-bit and 4-bit blocks. */
+static void check_missing(const char *encoding, const char *want)
+{
+    const backend_options bo = {.device = "cpu", .n_threads = 1};
+    weights_options wo = {.type = DT_COUNT, .plan = true, .report = report};
+    char path[64];
+    err e = {0};
+    opened o = {0};
+    backend_ops ops;
+    line[0] = 0;
+    snprintf(path, sizeof path, "%s/%s-512.gguf", dir, encoding);
+    status st = backend_open(&o.be, &bo, &e);
+    if (!is_ok(st, &e, "a backend")) return;
+    const backend_ops *all = o.be->ops;
+    ops = *all;
+    ops.qblocks = 1u << DT_Q8 | 1u << DT_Q4;
+    o.be->ops = &ops;
+    st = model_find(&o.m, path, NULL, o.be, &e);
+    if (st == ST_OK) st = model_convert(o.m, &wo, &e);
+    if (is_ok(st, &e, "%s without its products", encoding)) {
+        is_str(line, want, "%s: the plan reports it", encoding);
+        ok(attention_at(o.m, 1)->q.type == (strcmp(encoding, "Q4_0") == 0 ? DT_Q4 : DT_Q8), "%s: q", encoding);
+        line[0] = 0;
+        st = model_convert(o.m, &wo, &e);
+        ok(st == ST_OK && !line[0], "%s: only once", encoding);
+    }
+    o.be->ops = all;
+    close_model(&o);
+}
+
 static const struct {
     const char *encoding;
     dtype split; /* type of a matrix that is split within a block of 256 */
@@ -198,6 +228,8 @@ static int run_rank(comm *c)
         check_ranks(c, types[i % N_TYPES].encoding, ffns[i / N_TYPES], types[i % N_TYPES].split,
                     types[i % N_TYPES].nmse);
     for (size_t i = 0; i < N_EXPERTS; i++) check_experts(c, with_experts[i]);
+    check_missing("Q4_K", "weights: cpu does not multiply Q4_K: 15 matrices are converted to q8");
+    check_missing("Q4_0", "");
     check_refused(c, "Q4_0");
     check_refused(c, "Q4_1");
     check_refused(c, "Q5_1");
