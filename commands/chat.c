@@ -236,7 +236,7 @@ static status converse(reply *r, conversation *v, err *e)
 }
 
 /* Fails without a chat template, before the first line is read. */
-static status check_template(const reply *r, err *e)
+static status check_template(reply *r, err *e)
 {
     const chat_message probe = {"user", "x"};
     token_list unused = {0};
@@ -251,7 +251,6 @@ static status run(reply *r, conversation *v, const reply_options *o, err *e)
     const comm *ranks = o->run.engine.device.ranks;
     int64_t n_tokens, most;
     TRY(reply_find(r, o, REPLY_TOKENS, e));
-    r->thinks = true;
     if (r->n_new == 0) r->n_new = REPLY_TOKENS;
     most = r->g.m->config.max_positions < CHAT_CTX ? r->g.m->config.max_positions : CHAT_CTX;
     TRY(reply_tokens(r, most, &n_tokens, e));

@@ -557,18 +557,23 @@ status reply_keep(reply *r, json_t *results, status st, err *e)
     return st;
 }
 
-status reply_encode(const reply *r, const chat_message *msg, size_t n, token_list *out, err *e)
+status reply_encode(reply *r, const chat_message *msg, size_t n, token_list *out, err *e)
 {
     json_t *list;
     TRY(chat_messages(&list, msg, n, e));
-    status st = chat_encode(r->g.tok, &(chat_input){.messages = list}, out, e);
+    chat_text text = {0};
+    status st = chat_render_marked(r->g.tok, &(chat_input){.messages = list}, &text, e);
     json_decref(list);
+    if (st != ST_OK) return st;
+    r->thinking = call_thinking_of(r->g.tok, &text, n > 0 && strcmp(msg[n - 1].role, "assistant") == 0);
+    st = tokenizer_encode_marked(r->g.tok, text.text, text.n, text.input, out, e);
+    chat_text_free(&text);
     return st;
 }
 
 /* Encodes a turn. The cache holds the reply as generated; encoding its text again could give other ids. So the
  * conversation is encoded with an empty reply, and the beginning that it shares with the previous prompt is dropped. */
-status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e)
+status reply_encode_turn(reply *r, chat_message *msg, size_t n, token_list *out, err *e)
 {
     token_list before = {0}, with = {0};
     const chat_message last = msg[n - 2];
@@ -748,7 +753,6 @@ static status run(generation *x, err *e)
     reply *r = &x->r;
     TRY(check_prompt(x->o, e));
     TRY(reply_find(r, &x->o->reply, NEW_TOKENS, e));
-    r->thinks = x->o->chat;
     TRY(start(x, e));
     if (x->o->plan) return ST_OK;
     r->q.ahead = !r->o->save;

@@ -7,6 +7,7 @@
 #include "generate/sequence.h"
 #include "generate/text_out.h"
 #include "model/generation_config.h"
+#include "tokenizer/call_support.h"
 
 /* Options of `chat`, and the first member of those of `generate`. */
 typedef struct {
@@ -51,7 +52,7 @@ typedef struct {
     json_t *schema;      /* of --json-schema; NULL: not given */
     grammar *under;      /* the compiled schema, for the current reply */
     grammar_vocab *words;
-    bool thinks; /* a reply may think before it follows the schema */
+    call_thinking thinking; /* of the reply to a chat, before it follows the schema */
 } reply;
 
 /* Checks the options and finds the model. n_new: maximum tokens without -n. Call reply_free also after an error. */
@@ -78,10 +79,10 @@ bool reply_fits(const reply *r, size_t n);
 status reply_keep(reply *r, json_t *results, status st, err *e);
 void reply_free(reply *r);
 /* Encodes a conversation in the template. */
-status reply_encode(const reply *r, const chat_message *msg, size_t n, token_list *out, err *e);
+status reply_encode(reply *r, const chat_message *msg, size_t n, token_list *out, err *e);
 /* Encodes the last of n messages in the template, to be fed after the session; the message before it is the last
  * reply. */
-status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e);
+status reply_encode_turn(reply *r, chat_message *msg, size_t n, token_list *out, err *e);
 /* Feeds ids (none: continues the session, unless it ended with EOS), then prints tokens until EOS, a stop string, n_new
  * tokens, a full context or Ctrl-C. */
 status reply_run(reply *r, const token_list *ids, err *e);

@@ -53,10 +53,10 @@ status reply_read_schema(reply *r, err *e)
 
 status reply_restrict(reply *r, err *e)
 {
-    const grammar_thinking think = grammar_find_thinking(r->g.tok, r->q.ids.ids, r->q.ids.n);
+    const grammar_thinking think = {r->g.tok, r->thinking.open, r->thinking.close, r->thinking.inside};
     grammar *g;
     if (!r->schema) return ST_OK;
-    TRY(compile(&g, r->schema, r->thinks ? &think : NULL, NULL, e));
+    TRY(compile(&g, r->schema, &think, NULL, e));
     status st = sequence_restrict(&r->q, g, r->words, e);
     grammar_drop(r->under);
     r->under = g;

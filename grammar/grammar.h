@@ -76,16 +76,18 @@ status grammar_schema(grammar_node *out, grammar_builder *b, const json_t *schem
 status grammar_finish(grammar **out, grammar_builder *b, grammar_node root, err *e);
 void grammar_drop(grammar *g);
 
+/* As grammar_text, but spellings of special tokens of t are these tokens. */
+grammar_node grammar_spelled(grammar_builder *b, const tokenizer *t, const char *text);
+/* As grammar_free, with a marker that is one special token of t or text. */
+grammar_node grammar_up_to(grammar_builder *b, const tokenizer *t, const char *marker, bool ends);
+
 /* Thinking before the constrained part of a reply. */
 typedef struct {
-    const char *open, *close;        /* markers; close NULL: the model does not think */
-    int32_t open_token, close_token; /* the markers as special tokens; -1: they are text */
-    bool inside;                     /* the reply begins inside thinking; else the opening marker may begin it */
+    const tokenizer *t;
+    const char *open, *close; /* markers; close NULL: the reply does not think */
+    bool inside;              /* the reply begins inside thinking; else the opening marker may begin it */
 } grammar_thinking;
 
-/* Returns the thinking of a reply to a chat prompt: markers that the tokenizer has, and whether the last one of the
- * prompt opens. A prompt that closes thinking last turns it off. */
-grammar_thinking grammar_find_thinking(const tokenizer *t, const int32_t *prompt, size_t n);
 /* Returns a node before which the reply may think, up to and including the closing marker. */
 grammar_node grammar_think(grammar_builder *b, const grammar_thinking *t, grammar_node then);
 

@@ -6,37 +6,52 @@
 
 #include "grammar/grammar.h"
 
-/* Returns the id of a marker if it is a special token, which no text spells. */
-static int32_t special_id(const tokenizer *t, const char *marker)
+enum { SPELLED_PARTS = 16 };
+
+/* Returns the length of the longest special token that is spelled at the start of a text; 0: none. */
+static size_t special_at(const tokenizer *t, const char *text, int32_t *id)
 {
-    const int32_t id = tokenizer_special_id(t, marker);
-    return id >= 0 && tokenizer_is_special(t, id) ? id : -1;
+    char word[64];
+    size_t n = *text == '<' || *text == '[' ? strlen(text) : 0;
+    for (n = n < sizeof word ? n : sizeof word - 1; n > 0; n--) {
+        memcpy(word, text, n);
+        word[n] = 0;
+        *id = tokenizer_special_id(t, word);
+        if (*id >= 0 && tokenizer_is_special(t, *id)) break;
+    }
+    return n;
 }
 
-grammar_thinking grammar_find_thinking(const tokenizer *t, const int32_t *prompt, size_t n)
+grammar_node grammar_spelled(grammar_builder *b, const tokenizer *t, const char *text)
 {
-    static const char *const markers[][2] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
-    for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) {
-        const char *const *m = markers[i];
-        const int32_t open = tokenizer_special_id(t, m[0]), close = tokenizer_special_id(t, m[1]);
-        size_t at = n;
-        if (open < 0 || close < 0) continue;
-        while (at > 0 && prompt[at - 1] != open && prompt[at - 1] != close) at--;
-        if (at > 0 && prompt[at - 1] == close) break;
-        return (grammar_thinking){m[0], m[1], special_id(t, m[0]), special_id(t, m[1]), at > 0};
+    grammar_node parts[SPELLED_PARTS];
+    size_t n = 0, from = 0, at = 0;
+    while (text[at] && n + 2 < SPELLED_PARTS) {
+        int32_t id = -1;
+        const size_t k = special_at(t, text + at, &id);
+        if (k && at > from) parts[n++] = grammar_text(b, text + from, at - from);
+        if (k) parts[n++] = grammar_token(b, id);
+        at += k ? k : 1;
+        if (k) from = at;
     }
-    return (grammar_thinking){.open_token = -1, .close_token = -1};
+    if (text[from]) parts[n++] = grammar_text(b, text + from, strlen(text + from));
+    return n == 1 ? parts[0] : grammar_sequence(b, parts, n);
+}
+
+grammar_node grammar_up_to(grammar_builder *b, const tokenizer *t, const char *marker, bool ends)
+{
+    const int32_t id = tokenizer_special_id(t, marker);
+    const bool special = id >= 0 && tokenizer_is_special(t, id);
+    return grammar_free(b, special ? NULL : marker, special ? id : -1, ends);
 }
 
 grammar_node grammar_think(grammar_builder *b, const grammar_thinking *t, grammar_node then)
 {
     if (!t || !t->close) return then;
-    const grammar_node thought = grammar_free(b, t->close_token < 0 ? t->close : NULL, t->close_token, false);
+    const grammar_node thought = grammar_up_to(b, t->t, t->close, false);
     const grammar_node inside[] = {thought, then};
     if (t->inside) return grammar_sequence(b, inside, 2);
-    const grammar_node open =
-        t->open_token < 0 ? grammar_text(b, t->open, strlen(t->open)) : grammar_token(b, t->open_token);
-    const grammar_node whole[] = {grammar_blank(b), open, thought, then};
+    const grammar_node whole[] = {grammar_blank(b), grammar_spelled(b, t->t, t->open), thought, then};
     const grammar_node either[] = {grammar_sequence(b, whole, 4), then};
     return grammar_choice(b, either, 2);
 }

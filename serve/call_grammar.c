@@ -30,29 +30,10 @@ static void add(sequence_parts *p, grammar_node node)
     if (p->n < PARTS) p->list[p->n++] = node;
 }
 
-/* Adds a text in which spellings of special markers are these tokens. */
+/* Adds a text, in which spellings of special tokens are these tokens. */
 static void add_text(const composer *c, sequence_parts *p, const char *text)
 {
-    const call_support *s = c->s->o.calls;
-    while (text && *text) {
-        const char *mark = NULL, *next = text + strlen(text);
-        for (const char *const *m = s->special; *m; m++) {
-            const char *at = strstr(text, *m);
-            if (at && at < next) next = at, mark = *m;
-        }
-        if (next > text) add(p, grammar_text(c->b, text, (size_t)(next - text)));
-        if (mark) add(p, grammar_token(c->b, tokenizer_special_id(c->s->o.tok, mark)));
-        text = mark ? next + strlen(mark) : NULL;
-    }
-}
-
-/* Returns any text up to a marker, which may be a special token. */
-static grammar_node until(const composer *c, const char *mark, bool ends)
-{
-    const call_support *s = c->s->o.calls;
-    for (const char *const *m = s->special; *m; m++)
-        if (strcmp(*m, mark) == 0) return grammar_free(c->b, NULL, tokenizer_special_id(c->s->o.tok, mark), ends);
-    return grammar_free(c->b, mark, -1, ends);
+    if (text && *text) add(p, grammar_spelled(c->b, c->s->o.tok, text));
 }
 
 static grammar_node sequence_of(const composer *c, const sequence_parts *p)
@@ -261,7 +242,7 @@ static grammar_node voluntary(const composer *c, const char *open, grammar_node 
 {
     const size_t skip = strlen(open);
     sequence_parts all = {0}, call = {0}, between = {0};
-    add(&all, until(c, open, true));
+    add(&all, grammar_up_to(c->b, c->s->o.tok, open, true));
     add_text(c, &call, c->w->before + (c->w->first ? 0 : skip));
     add(&call, functions);
     if (!c->w->first) add(&all, sequence_of(c, &call));
@@ -283,7 +264,7 @@ status call_grammar(grammar **out, const scheduler *s, const job *j, const gramm
     TRY(grammar_begin(&c.b, true, e));
     status st = functions_of(&c, &functions, e);
     if (st == ST_OK) root = j->r.must_call ? required(&c, functions) : voluntary(&c, f->open, functions);
-    if (st == ST_OK && think->close) root = grammar_think(c.b, think, root);
+    if (st == ST_OK) root = grammar_think(c.b, think, root);
     if (st == ST_OK) return grammar_finish(out, c.b, root, e);
     (void)grammar_finish(NULL, c.b, -1, NULL);
     return st;

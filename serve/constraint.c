@@ -77,8 +77,7 @@ static void add_json(sha256 *sum, const json_t *v)
 static void write_key(char out[SHA256_HEX], const api_request *r, bool calls, const grammar_thinking *t)
 {
     const int32_t flags[] = {
-        calls,     r->must_call,  r->one_call,   r->format.lenient, r->format.compact, t->close != NULL,
-        t->inside, t->open_token, t->close_token};
+        calls, r->must_call, r->one_call, r->format.lenient, r->format.compact, t->close != NULL, t->inside};
     sha256 sum;
     sha256_init(&sum);
     sha256_add(&sum, flags, sizeof flags);
@@ -128,15 +127,13 @@ static status compile(compiled *c, const scheduler *s, const job *j, bool calls,
 
 bool job_read_format(scheduler *s, job *j, api_error *e)
 {
-    grammar_thinking think = {.open_token = -1, .close_token = -1};
+    const grammar_thinking think = {s->o.tok, j->thinking.open, j->thinking.close, j->thinking.inside};
     char key[SHA256_HEX];
     err why = {0};
     const bool calls = j->r.calls && (j->r.must_call || j->r.strict || j->r.only);
     const char *param = calls ? "tools" : "response_format";
     if (!j->r.format.json && !calls) return true;
     if (find_words(s, &why) != ST_OK) return refuse(e, param, &why);
-    if (j->r.chat && s->o.calls && s->o.calls->think_close)
-        think = grammar_find_thinking(s->o.tok, j->prompts[0].ids, j->prompts[0].n);
     write_key(key, &j->r, calls, &think);
     if ((j->under = find(s, key))) return true;
     if (MEM_NEW(&j->under, 1, &why) != ST_OK) return refuse(e, param, &why);

@@ -19,8 +19,8 @@ struct kept_reply {
     chat_text prompt; /* rendered */
     token_list ids;   /* of prompt and reply, without EOS */
     size_t n_prompt;  /* number of ids of the prompt */
-    bool thinking;    /* the reply begins inside thinking */
-    uint64_t used;    /* time of the last use */
+    call_thinking thinking;
+    uint64_t used; /* time of the last use */
     int refs;
 };
 
@@ -97,7 +97,7 @@ static bool same_events(const api_events *a, const api_events *b)
 /* True if the message [at, end) of a rendered text is the reply. */
 static bool agrees(scheduler *s, const job *j, const kept_reply *k, const chat_text *t, size_t end)
 {
-    const call_rules rules = reply_rules(s, &j->r, k->thinking);
+    const call_rules rules = reply_rules(s, &j->r, &k->thinking);
     const size_t at = k->prompt.n;
     const chat_text message = {t->text + at, end - at, t->input + at};
     api_events own = {0}, other = {0};

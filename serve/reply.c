@@ -75,21 +75,20 @@ static status take_event(void *ctx, call_event what, int index, const char *text
     return buffer_add(&g->events.text, id, ID, e);
 }
 
-call_rules reply_rules(const scheduler *s, const api_request *r, bool thinking)
+call_rules reply_rules(const scheduler *s, const api_request *r, const call_thinking *thinking)
 {
     const call_support *c = s->o.calls;
-    if (!c) return (call_rules){.tools = r->tools, .thinking = thinking};
-    return (call_rules){.format = r->calls ? c->format : NULL,
+    return (call_rules){.format = c && r->calls ? c->format : NULL,
                         .tools = r->tools,
-                        .think_open = c->think_open,
-                        .think_close = c->think_close,
-                        .thinking = thinking,
-                        .special = c->special};
+                        .think_open = thinking->open,
+                        .think_close = thinking->close,
+                        .thinking = thinking->inside,
+                        .special = c ? c->special : NULL};
 }
 
 status reply_open(gen *g, const scheduler *s, err *e)
 {
-    g->rules = reply_rules(s, &g->j->r, g->j->thinking);
+    g->rules = reply_rules(s, &g->j->r, &g->j->thinking);
     token_stream_keep_special(g->out.stream);
     g->out.write = write_content;
     return call_parser_open(&g->parser, &g->rules, take_event, g, e);

@@ -87,11 +87,11 @@ struct job {
     drafter *draft; /* checked draft options, of which each sequence creates its own drafter; NULL: none */
     job_lens *lens; /* NULL: not a lens */
     int64_t decode;
-    bool cached;     /* uses the prefix cache */
-    bool keeps;      /* a chat whose replies the prefix cache keeps: their ids are kept too */
-    chat_text text;  /* rendered prompt of a chat */
-    bool thinking;   /* the prompt of a chat opens a block of thinking */
-    compiled *under; /* constraint on the replies; NULL: none */
+    bool cached;            /* uses the prefix cache */
+    bool keeps;             /* a chat whose replies the prefix cache keeps: their ids are kept too */
+    chat_text text;         /* rendered prompt of a chat */
+    call_thinking thinking; /* of the replies to a chat; their parsers and grammars follow it */
+    compiled *under;        /* constraint on the replies; NULL: none */
     uint64_t seed;
     token_list *prompts;
     size_t n_prompts;
@@ -192,8 +192,8 @@ void gen_drop_forks(job *j, scheduler *s);
 
 /* reply.c: output of a chat. */
 
-/* Returns how a reply is read. thinking: it begins inside thinking. */
-call_rules reply_rules(const scheduler *s, const api_request *r, bool thinking);
+/* Returns how a reply is read. */
+call_rules reply_rules(const scheduler *s, const api_request *r, const call_thinking *thinking);
 status reply_open(gen *g, const scheduler *s, err *e);
 status reply_token(gen *g, const scheduler *s, int32_t id, err *e);
 /* True if the reply ends after its first call. */

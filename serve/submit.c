@@ -47,26 +47,14 @@ static bool check_ids(const scheduler *s, const token_list *l, api_error *e)
     return true;
 }
 
-/* True if a reply begins inside thinking: the prompt, or the message that it continues, opened it. */
-static bool opens_thinking(const scheduler *s, const api_request *r, const token_list *l)
-{
-    const call_support *c = s->o.calls;
-    const json_t *last = json_array_get(r->talk.messages, json_array_size(r->talk.messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role")), *open;
-    if (!c || !c->think_open) return false;
-    if (r->talk.end != CHAT_CONTINUES || strcmp(role, "assistant") != 0)
-        return call_support_thinks(c, s->o.tok, l->ids, l->n);
-    const char *text = json_string_value(json_object_get(last, "content"));
-    while (text && (open = strstr(text, c->think_open))) {
-        text = strstr(open, c->think_close);
-        if (!text) return true;
-    }
-    return false;
-}
-
 static status encode_chat(scheduler *s, job *j, token_list *out, err *e)
 {
+    const json_t *list = j->r.talk.messages, *last = json_array_get(list, json_array_size(list) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
     TRY(api_render_chat(s, &j->r, &j->text, e));
+    if (s->o.calls)
+        j->thinking = call_thinking_of(s->o.tok, &j->text,
+                                       j->r.talk.end == CHAT_CONTINUES && role && strcmp(role, "assistant") == 0);
     return kept_encode(s, j, out, e);
 }
 
@@ -87,7 +75,6 @@ static bool encode(scheduler *s, job *j, api_error *e)
         if (st != ST_OK && r->chat && st != ST_NOMEM && st != ST_UNSUPPORTED) e->code = "template_error";
         if (st != ST_OK) return false;
         if (!check_ids(s, l, e)) return false;
-        if (r->chat) j->thinking = opens_thinking(s, r, l);
     }
     return true;
 }

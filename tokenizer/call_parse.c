@@ -158,35 +158,41 @@ static status in_fault(call_parser *p, const symbol *y, err *e)
     return ST_OK;
 }
 
-/* Takes a symbol at the beginning of a reply, which may be thinking. */
-static status in_start(call_parser *p, const symbol *y, err *e)
+/* Reads what was held at the beginning of a reply again, as content: white space and a part of the opening marker. */
+static status no_thinking(call_parser *p, err *e)
 {
-    const char *open = p->r.think_open;
-    bool hit = mark_is_token(p, open, y);
-    if (!y->special) {
-        TRY(call_text_add(&p->held, y->s, 1, e));
-        if (symbol_is_white(y) && p->n_white == p->held.n - 1) {
-            if (++p->n_white <= FIELD_MAX) return ST_OK;
-        }
-        const match m =
-            p->held.n == p->n_white ? MATCH_NO : mark_match(p, open, p->held.p + p->n_white, p->held.n - p->n_white);
-        if (m == MATCH_PART) return ST_OK;
-        hit = m == MATCH_FULL;
-    }
-    if (hit) {
-        to_text(p);
-        p->state = IN_THINKING;
-        p->fresh = true;
-        return ST_OK;
-    }
-    call_text again = p->held; /* no thinking: everything read so far is read again */
+    const size_t n = p->at;
+    call_text again = p->held;
     p->held = (call_text){0};
     to_text(p);
     status st = ST_OK;
     for (size_t i = 0; i < again.n && st == ST_OK; i++) st = take(p, &(symbol){again.p + i, 1, false}, e);
     mem_free(again.p);
-    TRY(st);
-    return y->special ? take(p, y, e) : ST_OK;
+    for (size_t i = 0, k; i < n && st == ST_OK; i += k) {
+        const char *s = p->r.think_open + i;
+        k = mark_part(p, s);
+        st = take(p, &(symbol){s, k ? k : 1, k > 0}, e);
+        if (!k) k = 1;
+    }
+    return st;
+}
+
+/* Takes a symbol at the beginning of a reply, which may be thinking. p->at: matched bytes of the opening marker. */
+static status in_start(call_parser *p, const symbol *y, err *e)
+{
+    const char *next = p->r.think_open + p->at;
+    const size_t part = mark_part(p, next);
+    if (p->at == 0 && symbol_is_white(y) && p->held.n < FIELD_MAX) return call_text_add(&p->held, y->s, 1, e);
+    if (y->special ? part != y->n || memcmp(next, y->s, part) != 0 : part || *next != *y->s) {
+        TRY(no_thinking(p, e));
+        return take(p, y, e);
+    }
+    p->at += y->n;
+    if (p->r.think_open[p->at]) return ST_OK;
+    to_text(p);
+    p->state = IN_THINKING;
+    p->fresh = true;
+    return ST_OK;
 }
 
 static status in_thinking(call_parser *p, const symbol *y, err *e)
@@ -261,6 +267,7 @@ status call_parser_add(call_parser *p, const char *text, size_t n, bool special,
 
 status call_parser_end(call_parser *p, err *e)
 {
+    if (p->state == IN_START) TRY(no_thinking(p, e));
     const bool blank = p->n_calls && p->held.n == p->n_white;
     if (p->state == IN_CALL) TRY(parser_cut_call(p, e));
     else if (p->state == IN_THINKING) TRY(parser_put(p, CALL_REASONING, p->held.p ? p->held.p : "", p->held.n, e));

@@ -31,7 +31,7 @@ struct call_parser {
     int n_calls, n_bad;
     /* a call */
     int step;
-    size_t at;      /* matched bytes of the step's markers */
+    size_t at;      /* matched bytes of the step's markers; IN_START: of the opening marker */
     unsigned alive; /* markers that still match */
     bool must_know; /* the name must be that of a tool */
     bool begun;     /* CALL_BEGIN was output, CALL_END not yet */
@@ -58,6 +58,8 @@ status parser_end_call(call_parser *p, err *e);
 bool symbol_is_white(const symbol *y);
 /* True if a marker is a special token of the vocabulary. */
 bool mark_is_special(const call_parser *p, const char *mark);
+/* Returns the length of the special token that is spelled at the beginning of a text; 0: none. */
+size_t mark_part(const call_parser *p, const char *text);
 /* True if a symbol is the special token of a marker. */
 bool mark_is_token(const call_parser *p, const char *mark, const symbol *y);
 /* Compares text with the beginning of a marker that is no special token. */

@@ -73,6 +73,16 @@ bool mark_is_special(const call_parser *p, const char *mark)
     return false;
 }
 
+size_t mark_part(const call_parser *p, const char *text)
+{
+    size_t most = 0;
+    for (const char *const *s = p->r.special; s && *s; s++) {
+        const size_t n = strlen(*s);
+        if (n > most && strncmp(*s, text, n) == 0) most = n;
+    }
+    return most;
+}
+
 bool mark_is_token(const call_parser *p, const char *mark, const symbol *y)
 {
     return mark && y->special && mark_is_special(p, mark) && strlen(mark) == y->n && memcmp(mark, y->s, y->n) == 0;

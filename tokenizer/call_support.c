@@ -13,36 +13,51 @@
 
 /* ---- thinking ---- */
 
-static void find_thinking(call_support *s, const tokenizer *t)
+/* Markers of thinking, and a special token that may be a part of the opening one. */
+static const struct {
+    const char *open, *close, *part;
+} thinking[] = {{"<think>", "</think>", NULL},
+                {"[THINK]", "[/THINK]", NULL},
+                {"<seed:think>", "</seed:think>", NULL},
+                {"<mm:think>", "</mm:think>", NULL},
+                {"<|START_THINKING|>", "<|END_THINKING|>", NULL},
+                {"<|channel>thought", "<channel|>", "<|channel>"}};
+
+/* Returns the markers that the selected template has. */
+static call_thinking find_thinking(const tokenizer *t)
 {
-    static const char *const marks[][2] = {{"<think>", "</think>"},
-                                           {"[THINK]", "[/THINK]"},
-                                           {"<seed:think>", "</seed:think>"},
-                                           {"<|START_THINKING|>", "<|END_THINKING|>"},
-                                           {"<|channel>thought\n", "<channel|>"}};
     const char *text = tokenizer_chat_text(t, true);
-    for (size_t i = 0; text && i < sizeof marks / sizeof *marks && !s->think_close; i++) {
-        if (!strstr(text, marks[i][1])) continue;
-        s->think_open = marks[i][0];
-        s->think_close = marks[i][1];
-    }
+    for (size_t i = 0; text && i < sizeof thinking / sizeof *thinking; i++)
+        if (strstr(text, thinking[i].close)) return (call_thinking){thinking[i].open, thinking[i].close, false};
+    return (call_thinking){0};
 }
 
-bool call_support_thinks(const call_support *s, const tokenizer *t, const int32_t *ids, size_t n)
+/* Returns the place after the last spelling of a marker in text[from, n) that the template wrote, or that lies in the
+ * content from `own` on; 0: there is none. */
+static size_t find_mark(const chat_text *t, size_t from, size_t own, const char *mark)
 {
-    enum { TAIL = 8 };
-    char *text;
-    size_t len;
-    bool opens = false;
-    err e = {0};
-    if (!s->think_open) return false;
-    if (n > TAIL) ids += n - TAIL, n = TAIL;
-    if (tokenizer_decode(t, ids, n, true, &text, &len, &e) != ST_OK) return false;
-    while (len && strchr(" \t\r\n", text[len - 1])) len--;
-    const size_t k = strlen(s->think_open);
-    opens = len >= k && memcmp(text + len - k, s->think_open, k) == 0;
-    mem_free(text);
-    return opens;
+    const size_t k = strlen(mark);
+    size_t last = 0;
+    for (const char *at; from < t->n && (at = memmem(t->text + from, t->n - from, mark, k));) {
+        const size_t i = (size_t)(at - t->text);
+        if (i >= own || !memchr(t->input + i, 1, k)) last = i + k;
+        from = i + 1;
+    }
+    return last;
+}
+
+call_thinking call_thinking_of(const tokenizer *t, const chat_text *prompt, bool continues)
+{
+    call_thinking s = find_thinking(t);
+    size_t own = prompt->n, from = prompt->n;
+    if (!s.close) return s;
+    while (own > 0 && continues && prompt->input[own - 1]) own--;
+    while (from > 0 && !prompt->input[from - 1]) from--;
+    if (continues) from = 0;
+    const size_t opened = find_mark(prompt, from, own, s.open), closed = find_mark(prompt, from, own, s.close);
+    if (closed > opened) return (call_thinking){0};
+    s.inside = opened > 0;
+    return s;
 }
 
 /* ---- special tokens ---- */
@@ -62,8 +77,12 @@ static void note_special(call_support *s, const tokenizer *t, const char *mark)
 static void find_special(call_support *s, const tokenizer *t)
 {
     memset(s->special, 0, sizeof s->special);
-    note_special(s, t, s->think_open);
-    note_special(s, t, s->think_close);
+    for (size_t i = 0; i < sizeof thinking / sizeof *thinking; i++) {
+        if (!s->think_close || strcmp(s->think_close, thinking[i].close) != 0) continue;
+        note_special(s, t, thinking[i].open);
+        note_special(s, t, thinking[i].close);
+        note_special(s, t, thinking[i].part);
+    }
     if (!s->format) return;
     note_special(s, t, s->format->open);
     note_special(s, t, s->format->close);
@@ -204,8 +223,8 @@ static bool prints_tools(const tokenizer *t, const json_t *tools)
 status call_support_find(call_support *s, const tokenizer *t, const char *name, err *e)
 {
     char list[240] = "";
-    *s = (call_support){0};
-    find_thinking(s, t);
+    const call_thinking marks = find_thinking(t);
+    *s = (call_support){.think_open = marks.open, .think_close = marks.close};
     json_t *tool = json_loads(TOOL, 0, NULL), *tools = json_pack("[o]", tool);
     if (!tools) return err_set(e, ST_NOMEM, "out of memory for a probe of the chat template");
     s->prints_tools = prints_tools(t, tools);

@@ -4,9 +4,15 @@
 #define TOKENIZER_CALL_SUPPORT_H
 
 #include "tokenizer/call_parse.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/chat.h"
 
-enum { CALL_SPECIALS = 12 };
+enum { CALL_SPECIALS = 16 };
+
+/* Thinking of one reply. */
+typedef struct {
+    const char *open, *close; /* markers; NULL: the reply does not think */
+    bool inside;              /* it begins inside thinking; else the opening marker may begin it */
+} call_thinking;
 
 typedef struct {
     const call_format *format; /* NULL: calls are not recognized */
@@ -19,7 +25,9 @@ typedef struct {
 /* Finds what the selected template supports. name: format of calls that the server describes; NULL: that of the
  * template. ST_USAGE for an unknown name. */
 status call_support_find(call_support *s, const tokenizer *t, const char *name, err *e);
-/* True if the last tokens of a prompt open a block of thinking. */
-bool call_support_thinks(const call_support *s, const tokenizer *t, const int32_t *ids, size_t n);
+/* Returns the thinking of a reply to a conversation that the selected template rendered. The last marker after the last
+ * message decides: an opening one puts the reply inside thinking, a closing one turns thinking off; without one the
+ * reply may begin with the opening marker. continues: the reply continues the last message, whose markers count. */
+call_thinking call_thinking_of(const tokenizer *t, const chat_text *prompt, bool continues);
 
 #endif

@@ -70,7 +70,8 @@ static inline status parse_reply(event_log *l, const call_rules *r, const char *
 }
 
 /* Markers that are special tokens in these tests. */
-static const char *const special_marks[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", NULL};
+static const char *const special_marks[] = {"[TOOL_CALLS]", "[ARGS]",     "[CALL_ID]", "<|python_tag|>",
+                                            "<|channel>",   "<channel|>", NULL};
 
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"w\",\"parameters\":{\"type\":\"object\",\"properties\":{"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "grammar/grammar.h"
 #include "tests/tap.h"
 #include "tests/unit/calls_util.h"
 #include "tokenizer/call_reply.h"
@@ -52,8 +53,8 @@ static const char *const published[][3] = {
     {"Kimi-K2-Instruct", NULL, NULL},
     {"Kimi-K2-Thinking", NULL, "<think>"},
     {"moonshotai-Kimi-K2", "kimi", NULL},
-    {"google-gemma-4-31B-it", "gemma4", "<|channel>thought\n"},
-    {"google-gemma-4-31B-it-interleaved", "gemma4", "<|channel>thought\n"},
+    {"google-gemma-4-31B-it", "gemma4", "<|channel>thought"},
+    {"google-gemma-4-31B-it-interleaved", "gemma4", "<|channel>thought"},
     {"NVIDIA-Nemotron-Nano-v2", "nemotron", "<think>"},
     {"Cohere2MoE", "cohere", "<|START_THINKING|>"},
     {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "cohere", "<|START_THINKING|>"},
@@ -223,20 +224,127 @@ static void check_named(void)
     is_err(call_support_find(&s, tok, "nobody", &e), &e, ST_USAGE, "hermes", "an unknown name lists the formats");
 }
 
-/* The end of a prompt decides whether a reply begins inside thinking. */
-static void check_thinks(void)
+/* Returns where a reply begins: inside thinking, before it, or without it. */
+static char place_of(const call_thinking *t)
 {
-    static const struct {
-        const char *prompt;
-        bool thinks;
-    } rows[] = {{"a<think>\n", true}, {"a<think>", true}, {"<think>\n\n</think>\n\n", false}, {"a", false}};
-    const call_support s = {.think_open = "<think>", .think_close = "</think>"};
+    return t->inside ? 'i' : t->close ? 'b' : 'w';
+}
+
+/* Renders a conversation with a variable that turns thinking on or off (NULL: none) and returns its thinking. */
+static bool find_thinking(json_t *talk, const char *on, call_thinking *out)
+{
+    json_t *args = on ? json_pack("{s:b, s:b}", "enable_thinking", *on == 'y', "thinking", *on == 'y') : NULL;
+    const chat_input in = {.messages = talk, .args = args};
+    const size_t n = json_array_size(talk);
+    const json_t *role = json_object_get(json_array_get(talk, n - 1), "role");
+    chat_text text = {0};
+    err e = {0};
+    const bool good = chat_render_marked(tok, &in, &text, &e) == ST_OK;
+    if (good) *out = call_thinking_of(tok, &text, strcmp(json_string_value(role), "assistant") == 0);
+    chat_text_free(&text);
+    json_decref(args);
+    json_decref(talk);
+    return good;
+}
+
+/* The parser and the grammar of a reply to a prompt agree that its thinking ends before an object. */
+static void check_agree(const char *name, const call_thinking *t, const grammar_vocab *words)
+{
+    static event_log log;
+    const grammar_thinking think = {tok, t->open, t->close, t->inside};
+    const call_rules rules = {.think_open = t->open, .think_close = t->close, .thinking = t->inside};
+    char reply[200];
+    grammar *g;
+    grammar_run *r = NULL;
+    token_list ids = {0};
+    err e = {0};
+    snprintf(reply, sizeof reply, "%s%s%s{}", t->close && !t->inside ? t->open : "", t->close ? "Hm {1}" : "",
+             t->close ? t->close : "");
+    is_ok(grammar_compile(&g, NULL, false, &think, &(schema_options){.root = "$"}, &e), &e, "a grammar");
+    is_ok(tokenizer_encode(tok, reply, strlen(reply), 0, &ids, &e), &e, "a reply");
+    if (is_ok(grammar_run_create(&r, g, words, &e), &e, "a run")) {
+        size_t n = 0;
+        while (n < ids.n && grammar_run_accept(r, ids.ids[n])) n++;
+        ok(n == ids.n && grammar_run_may_end(r), "%s: the grammar allows '%s'", name, reply);
+    }
+    is_ok(parse_reply(&log, &rules, reply, strlen(reply), NULL, &e), &e, "the reply is parsed");
+    is_str(log.text, t->close ? "R:Hm {1}|T:{}" : "T:{}", "%s: the parser reads '%s'", name, reply);
+    token_list_free(&ids);
+    grammar_run_free(r);
+    grammar_drop(g);
+}
+
+/* The end of a prompt decides whether a reply begins inside thinking. Rows: template, and places without a variable,
+ * with thinking on, and off. Other templates with markers give "bbb". */
+static const char *const places[][2] = {
+    {"Bielik-11B-v3.0-Instruct", "bib"},
+    {"Qwen-QwQ-32B", "wiw"},
+    {"Qwen-Qwen3-0.6B", "bbw"},
+    {"Reka-Edge", "bib"},
+    {"GLM-4.6", "bbw"},
+    {"GLM-4.7-Flash", "iiw"},
+    {"Spark2.5", "iiw"},
+    {"ik-GLM-5.2", "iiw"},
+    {"inclusionai-ling-3.0-flash", "iiw"},
+    {"poolside-Laguna-S-2.1", "iiw"},
+    {"poolside-Laguna-XS-2.1", "wiw"},
+    {"poolside-Laguna-XS.2", "wiw"},
+    {"MiniMax-M2", "iii"},
+    {"NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "iiw"},
+    {"Qwen3.5-4B", "iiw"},
+    {"StepFun3.5-Flash", "iii"},
+    {"deepseek-ai-DeepSeek-V3.2", "wiw"},
+    {"deepseek-ai-DeepSeek-V4", "wiw"},
+    {"deepseek-ai-DeepSeek-V4-Flash-0731", "wiw"},
+    {"deepseek-ai-DeepSeek-V3.1", "wiw"},
+    {"llama-cpp-deepseek-r1", "iii"},
+    {"google-gemma-4-31B-it", "wbw"},
+    {"google-gemma-4-31B-it-interleaved", "wbw"},
+    {"NVIDIA-Nemotron-Nano-v2", "iii"},
+    {"Cohere2MoE", "iii"},
+    {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "wbw"},
+};
+
+static void check_places(void)
+{
+    grammar_vocab *words = NULL;
+    err e = {0};
+    is_ok(grammar_vocab_create(&words, tok, (size_t)tokenizer_n_ids(tok), &e), &e, "a vocabulary");
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        char rel[200];
+        snprintf(rel, sizeof rel, "templates/%s.jinja", published[i][0]);
+        const char *path = tap_data(rel), *row = published[i][2] ? "bbb" : "www";
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+            if (strcmp(places[k][0], published[i][0]) == 0) row = places[k][1];
+        if (!path || tokenizer_set_template(tok, path, &e) != ST_OK) continue;
+        for (int k = 0; k < 3; k++) {
+            call_thinking t = {0};
+            json_t *talk = json_pack("[{s:s, s:s}]", "role", "user", "content", "a <think> b");
+            if (!find_thinking(talk, k ? k == 1 ? "yes" : "no" : NULL, &t)) continue;
+            ok(place_of(&t) == row[k], "%s: place %d is %c (%c)", published[i][0], k, place_of(&t), row[k]);
+            check_agree(published[i][0], &t, words);
+        }
+    }
+    grammar_vocab_free(words);
+}
+
+/* The message that is continued, and none before it, opens and closes thinking. */
+static void check_continued(void)
+{
+    static const char *const rows[][3] = {
+        {"q", "<think>Hm", "i"}, {"q", "<think>Hm</think> a", "w"}, {"q", "a", "b"}, {"a <think>", "b", "b"}};
+    err e = {0};
+    is_ok(tokenizer_set_template(tok,
+                                 "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+                                 "{% if false %}<think></think>{% endif %}",
+                                 &e),
+          &e, "a template");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        token_list ids = {0};
-        err e = {0};
-        is_ok(tokenizer_encode(tok, rows[i].prompt, strlen(rows[i].prompt), 0, &ids, &e), &e, "a prompt");
-        ok(call_support_thinks(&s, tok, ids.ids, ids.n) == rows[i].thinks, "prompt %zu", i);
-        token_list_free(&ids);
+        call_thinking t = {0};
+        json_t *talk = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", rows[i][0], "role", "assistant",
+                                 "content", rows[i][1]);
+        ok(find_thinking(talk, NULL, &t), "row %zu is rendered", i);
+        ok(place_of(&t) == *rows[i][2], "continued message %zu: %c", i, place_of(&t));
     }
 }
 
@@ -246,8 +354,9 @@ int main(void)
     if (!is_ok(tokenizer_open(&tok, tap_path("tests/data/tokenizers/small/llama3"), &e), &e, "a tokenizer"))
         return tap_done();
     check_named();
-    check_thinks();
     check_published();
+    check_places();
+    check_continued();
     tokenizer_free(tok);
     return tap_done();
 }

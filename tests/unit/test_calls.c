@@ -25,7 +25,7 @@ typedef struct {
 #define KIMI(calls)            "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
 #define KIMI_CALL(name, args)  "<|tool_call_begin|>" name "<|tool_call_argument_begin|>" args "<|tool_call_end|>"
 
-/* think: NULL: no markers; "in": the reply starts inside thinking. */
+/* think: NULL: no markers; "in": the reply starts inside thinking; "channel": markers with special tokens. */
 static const reply_row rows[] = {
     {"hermes", NULL, "Hi.", "T:Hi."},
     {"hermes", NULL, "<tool_call>\n{\"name\": \"w\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
@@ -49,6 +49,11 @@ static const reply_row rows[] = {
     {"hermes", "in", "Hm", "R:Hm"},
     {"hermes", "in", "<tool_call>{}\n\nHm\n\n</th</think>a <think>b</think>",
      "R:<tool_call>{}\n\nHm\n\n</th|T:a <think>b</think>"},
+    {"hermes", "channel", "{{<|channel>}}thought\nHm{{<channel|>}}Yes", "R:Hm|T:Yes"},
+    {"hermes", "channel", "\n{{<|channel>}}thoughtful", "R:ful"},
+    {"hermes", "channel", "\n{{<|channel>}}though{{<channel|>}}t", "T:\nthought"},
+    {"hermes", "channel", "<|channel>thought", "T:<|channel>thought"},
+    {"hermes", "channel", "{{<|channel>}}thou", "T:thou"},
     {"hermes", "", "Yes. </think> <think>", "T:Yes. </think> <think>"},
     {"hermes", "", " <thin air", "T: <thin air"},
     {"hermes", NULL, "<tool_call>{\"name\": \"w\", \"arguments\": \"{\\\"days\\\": 1}\"}</tool_call>",
@@ -156,11 +161,16 @@ static const reply_row rows[] = {
 
 static call_rules rules_of(const reply_row *r)
 {
+    const bool channel = r->think && strcmp(r->think, "channel") == 0;
     return (call_rules){.format = r->format ? call_format_named(r->format) : NULL,
                         .tools = tools,
-                        .think_open = r->think ? "<think>" : NULL,
-                        .think_close = r->think ? "</think>" : NULL,
-                        .thinking = r->think && *r->think,
+                        .think_open = channel    ? "<|channel>thought"
+                                      : r->think ? "<think>"
+                                                 : NULL,
+                        .think_close = channel    ? "<channel|>"
+                                       : r->think ? "</think>"
+                                                  : NULL,
+                        .thinking = r->think && strcmp(r->think, "in") == 0,
                         .special = special_marks};
 }
 

@@ -346,25 +346,44 @@ static void check_calls(void)
 static void check_thinking(void)
 {
     const int32_t open = tokenizer_special_id(words.t, "<think>"), close = tokenizer_special_id(words.t, "</think>");
-    const int32_t prompts[][3] = {{5, open, 6}, {open, close, 6}, {5, 6, 7}};
-    const bool inside[] = {true, false, false}, thinks[] = {true, false, true};
+    const grammar_thinking rows[] = {
+        {words.t, "<think>", "</think>", true}, {.t = words.t}, {words.t, "<think>", "</think>", false}};
     for (size_t i = 0; i < 3; i++) {
-        const grammar_thinking t = grammar_find_thinking(words.t, prompts[i], 3);
+        const bool inside = rows[i].inside, thinks = rows[i].close;
         err e = {0};
         grammar *g = NULL;
         grammar_run *r = NULL;
-        ok((t.close != NULL) == thinks[i] && t.inside == inside[i], "prompt %zu: thinking is found", i);
-        grammar_compile(&g, NULL, false, &t, &(schema_options){.root = "$"}, &e);
-        if (!is_ok(grammar_run_create(&r, g, words.v, &e), &e, "prompt %zu: a run", i)) continue;
-        is_int(follows(r, "Hm {"), inside[i], "prompt %zu: free text", i);
-        grammar_run_back(r, inside[i] ? 4 : 1);
-        if (thinks[i] && !inside[i]) ok(grammar_run_accept(r, open) && follows(r, "Hm"), "prompt %zu: may think", i);
-        if (thinks[i]) ok(differing(r) == 0 && grammar_run_accept(r, close), "prompt %zu: thinking ends", i);
-        ok(!mask_has(grammar_run_mask(r), words.eos), "prompt %zu: a value must follow", i);
-        ok(follows(r, "\n\n{}") && grammar_run_may_end(r) && differing(r) == 0, "prompt %zu: the value", i);
+        grammar_compile(&g, NULL, false, &rows[i], &(schema_options){.root = "$"}, &e);
+        if (!is_ok(grammar_run_create(&r, g, words.v, &e), &e, "row %zu: a run", i)) continue;
+        is_int(follows(r, "Hm {"), inside, "row %zu: free text", i);
+        grammar_run_back(r, inside ? 4 : 1);
+        if (thinks && !inside) ok(grammar_run_accept(r, open) && follows(r, "Hm"), "row %zu: may think", i);
+        if (thinks) ok(differing(r) == 0 && grammar_run_accept(r, close), "row %zu: thinking ends", i);
+        ok(!mask_has(grammar_run_mask(r), words.eos), "row %zu: a value must follow", i);
+        ok(follows(r, "\n\n{}") && grammar_run_may_end(r) && differing(r) == 0, "row %zu: the value", i);
         grammar_run_free(r);
         grammar_drop(g);
     }
+}
+
+/* A marker of special tokens and text is these tokens and this text. */
+static void check_spelled(void)
+{
+    const int32_t open = tokenizer_special_id(words.t, "<think>");
+    const grammar_thinking t = {words.t, "<think>thought<think>", "<end>", false};
+    err e = {0};
+    grammar *g = NULL;
+    grammar_run *r = NULL;
+    grammar_compile(&g, NULL, false, &t, &(schema_options){.root = "$"}, &e);
+    if (is_ok(grammar_run_create(&r, g, words.v, &e), &e, "a run")) {
+        ok(grammar_run_accept(r, open) && !grammar_run_accept(r, open), "a token, then text");
+        grammar_run_back(r, 1);
+        ok(follows(r, "thought") && grammar_run_accept(r, open), "text, then a token");
+        ok(follows(r, "Hm <e{<end>") && follows(r, "{}") && grammar_run_may_end(r),
+           "a closing marker of several bytes");
+    }
+    grammar_run_free(r);
+    grammar_drop(g);
 }
 
 static void check_back(void)
@@ -443,6 +462,7 @@ int main(int argc, char **argv)
     check_calls();
     check_sections();
     check_thinking();
+    check_spelled();
     check_back();
     check_nesting();
     words_close();
