@@ -297,6 +297,9 @@ typedef struct {
     OP(own, void, linear, (backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact))             \
     /* Runs rmsnorm, linear, swiglu, all_reduce and add in this order, each if it is requested. */                     \
     OP(plain, void, project, (backend *, const projection *))                                                          \
+    /* Runs n projections without norm and into, of one `exact`. Each has the bits of its own call. No buffer of one   \
+     * is written by another. */                                                                                                \
+    OP(own, void, project_each, (backend *, const projection *list, size_t n))                                         \
     /* Converts w, a matrix of elements, to type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */          \
     OP(own, void, quantize, (backend *, buf out, dtype type, weight w))                                                \
     /* out[i] = in[i] for i < n, from one element type to another, rounded to nearest even. */                         \
@@ -307,6 +310,9 @@ typedef struct {
     OP(own, void, gate, (backend *, buf x, buf gate, size_t n))                                                        \
     /* x = cap * tanh(x * by), [n] f32. */                                                                             \
     OP(own, void, softcap, (backend *, buf x, size_t n, float by, float cap))                                          \
+    /* out [n, cols] f32: row i is the sum over t < terms of by[i * terms + t] (f32) times row at[i * terms + t] (i32) \
+     * of x [, cols] f32. Products are rounded and then added in the order of t. out and x do not overlap. */          \
+    OP(own, void, sum_rows, (backend *, buf out, buf x, buf at, buf by, size_t n, size_t terms, size_t cols))          \
     /* x += y, [n] f32 each. */                                                                                        \
     OP(own, void, add, (backend *, buf x, buf y, size_t n))                                                            \
     /* ids[i] (i32 [n]) = index that rule[i] draws from row i of x [n, vocab] f32, with fraction[i] (f32 [n], in [0,   \

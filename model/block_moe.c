@@ -11,24 +11,29 @@
 #include "model/block.h"
 #include "model/decoder.h"
 
-/* Buffers of a block, f32. */
+/* Buffers of a block, f32 or 32-bit integers. A row of `rows` is a row of one expert, in groups of one expert each;
+ * those of the shared expert are the last. They are the experts' input, then their output. */
 typedef struct {
-    buf logits; /* [rows, experts] */
-    buf open;   /* [rows]: gate of the shared expert, before its sigmoid */
-    buf in;     /* [rows, hidden]: rows of one expert; afterwards the output of the shared one, and the sum */
+    buf logits; /* [n, experts] */
+    buf open;   /* [n]: gate of the shared expert, before its sigmoid */
+    buf places; /* [n * chosen + 2 * n * terms]: `row`, `at` and `by` of the routing */
+    buf rows;   /* [n * terms, hidden] */
     buf gate, up;
-    buf out; /* [rows * chosen, hidden], in groups of one expert each */
 } buffers;
 
-/* Where the rows go. i = row * chosen + rank of the expert. */
+/* Where n rows go. A row has `terms` outputs: those of its chosen experts in descending order of probability, and the
+ * shared expert's. */
 typedef struct {
-    float *logits; /* [rows, experts]: afterwards probabilities */
-    float *open;   /* [rows] */
-    float *factor; /* [rows * chosen] */
-    float *row, *sum;
-    int32_t *expert; /* [rows * chosen] */
-    size_t *at;      /* [rows * chosen]: row of `out` */
-    size_t *first;   /* [experts + 1]: first row of `out` of each expert */
+    size_t terms;
+    float *logits;   /* [n, experts]: afterwards probabilities */
+    float *open;     /* [n] */
+    int32_t *row;    /* [n * chosen]: the row of d->xn that each of `rows` has as its input */
+    int32_t *at;     /* [n, terms]: which of `rows` each output is */
+    float *by;       /* [n, terms]: its factor */
+    int32_t *expert; /* [n, chosen] */
+    size_t *first;   /* [experts + 1]: first of `rows` of each expert */
+    projection *list;
+    linear_job *jobs; /* of each projection: gate, up, down */
 } routing;
 
 static size_t take(size_t *at, size_t bytes)
@@ -38,18 +43,23 @@ static size_t take(size_t *at, size_t bytes)
     return from;
 }
 
-/* Lists the buffers from `at` on. Returns their bytes. */
-static size_t list_buffers(buffers *r, buf at, const model_config *c, size_t rows)
+static size_t terms_of(const model_config *c)
 {
-    size_t n = 0, f = sizeof(float), h = (size_t)c->hidden;
-    size_t width = (size_t)(c->expert_ffn > c->shared_ffn ? c->expert_ffn : c->shared_ffn);
-    r->logits = buf_at(at, take(&n, rows * (size_t)c->n_experts * f));
-    r->open = buf_at(at, take(&n, rows * f));
-    r->in = buf_at(at, take(&n, rows * h * f));
-    r->gate = buf_at(at, take(&n, rows * width * f));
-    r->up = buf_at(at, take(&n, rows * width * f));
-    r->out = buf_at(at, take(&n, rows * (size_t)c->n_chosen * h * f));
-    return n;
+    return (size_t)c->n_chosen + (c->shared_ffn > 0);
+}
+
+/* Lists the buffers for n rows from `at` on. Returns their bytes. */
+static size_t list_buffers(buffers *r, buf at, const model_config *c, size_t n)
+{
+    size_t bytes = 0, f = sizeof(float), k = (size_t)c->n_chosen, terms = terms_of(c);
+    size_t inner = k * (size_t)c->expert_ffn + (size_t)c->shared_ffn;
+    r->logits = buf_at(at, take(&bytes, n * (size_t)c->n_experts * f));
+    r->open = buf_at(at, take(&bytes, n * f));
+    r->places = buf_at(at, take(&bytes, n * (k + 2 * terms) * f));
+    r->rows = buf_at(at, take(&bytes, n * terms * (size_t)c->hidden * f));
+    r->gate = buf_at(at, take(&bytes, n * inner * f));
+    r->up = buf_at(at, take(&bytes, n * inner * f));
+    return bytes;
 }
 
 static size_t scratch(const model_config *c, size_t rows)
@@ -141,30 +151,37 @@ static void group(const routing *r, size_t n, const model_config *c)
     for (size_t e = 0; e <= experts; e++) r->first[e] = 0;
     for (size_t i = 0; i < n * k; i++) r->first[r->expert[i] + 1]++;
     for (size_t e = 0; e < experts; e++) r->first[e + 1] += r->first[e];
-    for (size_t i = 0; i < n * k; i++) r->at[i] = r->first[r->expert[i]]++;
+    for (size_t i = 0; i < n * k; i++) {
+        size_t to = r->first[r->expert[i]]++;
+        r->row[to] = (int32_t)(i / k);
+        r->at[i / k * r->terms + i % k] = (int32_t)to;
+    }
     for (size_t e = experts; e > 0; e--) r->first[e] = r->first[e - 1];
     r->first[0] = 0;
 }
 
 static status open_routing(routing *r, size_t n, const model_config *c, err *e)
 {
-    size_t k = n * (size_t)c->n_chosen, experts = (size_t)c->n_experts, h = (size_t)c->hidden;
-    float *f;
-    TRY(MEM_NEW(&f, n * experts + n + k + 2 * h, e));
-    *r = (routing){.logits = f, .open = f + n * experts};
-    r->factor = r->open + n;
-    r->row = r->factor + k;
-    r->sum = r->row + h;
-    TRY(MEM_NEW(&r->at, k + experts + 1, e));
-    r->first = r->at + k;
-    return MEM_NEW(&r->expert, k, e);
+    size_t k = (size_t)c->n_chosen, experts = (size_t)c->n_experts;
+    *r = (routing){.terms = terms_of(c)};
+    TRY(MEM_NEW(&r->logits, n * experts + n, e));
+    r->open = r->logits + n * experts;
+    TRY(MEM_NEW(&r->row, n * (2 * k + 2 * r->terms), e));
+    r->at = r->row + n * k;
+    r->by = (float *)(void *)(r->at + n * r->terms);
+    r->expert = r->at + 2 * n * r->terms;
+    TRY(MEM_NEW(&r->first, experts + 1, e));
+    TRY(MEM_NEW(&r->list, experts + 1, e));
+    return MEM_NEW(&r->jobs, 3 * (experts + 1), e);
 }
 
 static void close_routing(routing *r)
 {
     mem_free(r->logits);
-    mem_free(r->at);
-    mem_free(r->expert);
+    mem_free(r->row);
+    mem_free(r->first);
+    mem_free(r->list);
+    mem_free(r->jobs);
 }
 
 /* Routes n rows d->xn. */
@@ -179,77 +196,82 @@ static void route(decoder *d, const moe_weights *w, const buffers *b, routing *r
     if (c->shared_ffn) o->download(d->be, r->open, b->open, n * sizeof(float));
     for (size_t i = 0; i < n; i++) {
         softmax(r->logits + i * experts, experts);
-        choose(r->logits + i * experts, experts, k, c->normalize, r->expert + i * k, r->factor + i * k);
+        choose(r->logits + i * experts, experts, k, c->normalize, r->expert + i * k, r->by + i * r->terms);
+        if (!c->shared_ffn) continue;
+        r->at[i * r->terms + k] = (int32_t)(n * k + i);
+        r->by[i * r->terms + k] = 1 / (1 + expf(-r->open[i]));
     }
     group(r, n, c);
+    o->upload(d->be, b->places, r->row, n * (k + 2 * r->terms) * sizeof(float));
 }
 
 /* ---- the experts ---- */
 
-/* Computes the output [n, hidden] of an expert. */
-static void run_expert(const decoder *d, const expert_weights *x, const buffers *b, buf in, size_t n, buf out)
+/* Starts to read the weights of the chosen ones of the experts [from, to) from the files that they are mapped from. */
+static void prefetch(decoder *d, const moe_weights *w, const routing *r, int32_t from, int32_t to)
 {
-    const linear_job gate_up[] = {{b->gate, x->gate, {.p = {NULL}}}, {b->up, x->up, {.p = {NULL}}}};
-    const linear_job down = {out, x->down, {.p = {NULL}}};
-    const weight no_norm = {.p = {NULL}};
-    decoder_project(d, in, n, no_norm, gate_up, 2, true);
-    decoder_project(d, b->gate, n, no_norm, &down, 1, false);
+    for (int32_t e = from; e < to; e++) {
+        const weight all[] = {w->expert[e].gate, w->expert[e].up, w->expert[e].down};
+        for (size_t i = 0; i < sizeof all / sizeof *all && r->first[e + 1] > r->first[e]; i++) {
+            const size_t bytes = weight_bytes(all[i].type, all[i].rows, all[i].cols);
+            d->reads.chosen += (double)bytes;
+            d->reads.resident += (double)mem_prefetch(all[i].p.p, bytes);
+        }
+    }
 }
 
-/* Starts to read the weights of an expert from the files that they are mapped from. */
-static void prefetch(decoder *d, const expert_weights *x)
+/* Lists the projections of an expert with n rows, of which `first` of b->rows is the first. Returns their number. */
+static size_t list_projections(projection *p, linear_job *jobs, const decoder *d, const expert_weights *x,
+                               const buffers *b, buf in, size_t first, size_t n)
 {
-    const weight all[] = {x->gate, x->up, x->down};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const size_t bytes = weight_bytes(all[i].type, all[i].rows, all[i].cols);
-        d->reads.chosen += (double)bytes;
-        d->reads.resident += (double)mem_prefetch(all[i].p.p, bytes);
+    const size_t f = sizeof(float), inner = first * (size_t)d->m->config.expert_ffn * f;
+    if (n == 0) return 0;
+    jobs[0] = (linear_job){buf_at(b->gate, inner), x->gate, {.p = {NULL}}};
+    jobs[1] = (linear_job){buf_at(b->up, inner), x->up, {.p = {NULL}}};
+    jobs[2] = (linear_job){buf_at(b->rows, first * (size_t)d->m->config.hidden * f), x->down, {.p = {NULL}}};
+    *p = (projection){.jobs = jobs, .n_jobs = 2, .x = in, .n = n, .exact = d->opt.exact, .gated = true};
+    return 1;
+}
+
+/* Runs the chosen ones of the experts [from, to), and after the last one the shared expert on n rows. */
+static void run_some(decoder *d, const moe_weights *w, const buffers *b, const routing *r, size_t n, int32_t from,
+                     int32_t to)
+{
+    const model_config *c = &d->m->config;
+    size_t some = 0, row = (size_t)c->hidden * sizeof(float), chosen = n * (size_t)c->n_chosen;
+    for (int32_t e = from; e < to; e++) {
+        size_t first = r->first[e], rows = r->first[e + 1] - first;
+        some += list_projections(&r->list[some], &r->jobs[3 * some], d, &w->expert[e], b, buf_at(b->rows, first * row),
+                                 first, rows);
     }
+    if (c->shared_ffn && to == c->n_experts)
+        some += list_projections(&r->list[some], &r->jobs[3 * some], d, &w->shared, b, d->xn, chosen, n);
+    d->be->ops->project_each(d->be, r->list, some);
+    for (projection *p = r->list; p < r->list + some; p++)
+        *p = (projection){.jobs = p->jobs + 2, .n_jobs = 1, .x = p->jobs->out, .n = p->n, .exact = p->exact};
+    d->be->ops->project_each(d->be, r->list, some);
+}
+
+/* Returns the end of the experts from `from` on, of which at most `most` were chosen. */
+static int32_t end_of(const routing *r, const model_config *c, int32_t from, int32_t most)
+{
+    for (; from < c->n_experts && most > 0; from++) most -= r->first[from + 1] > r->first[from];
+    return from;
 }
 
 /* Runs the chosen experts, each on all of its rows, so that the weights of the others are not read. If weights exceed
- * the memory, those of the next experts, as many as a token chooses, are read meanwhile. */
+ * the memory, as many experts as a token chooses run together, and those of the next ones are read meanwhile. */
 static void run_experts(decoder *d, const moe_weights *w, const buffers *b, const routing *r, size_t n)
 {
     const model_config *c = &d->m->config;
-    size_t row = (size_t)c->hidden * sizeof(float), k = (size_t)c->n_chosen;
-    int32_t next = 0, ahead = 0; /* the next expert to read, and the number of those that wait to run */
-    for (int32_t e = 0; e < c->n_experts; e++) {
-        size_t first = r->first[e], rows = r->first[e + 1] - first;
-        if (rows == 0) continue;
-        for (; d->paged && next < c->n_experts && ahead < c->n_chosen; next++) {
-            if (r->first[next + 1] == r->first[next]) continue;
-            prefetch(d, &w->expert[next]);
-            ahead++;
-        }
-        ahead--;
-        for (size_t i = 0; i < n * k; i++)
-            if (r->expert[i] == e)
-                d->be->ops->copy(d->be, buf_at(b->in, (r->at[i] - first) * row), buf_at(d->xn, i / k * row), row);
-        run_expert(d, &w->expert[e], b, b->in, rows, buf_at(b->out, first * row));
-    }
-    if (c->shared_ffn) run_expert(d, &w->shared, b, d->xn, n, b->in);
-}
-
-/* Adds `by` times row i of x to r->sum. */
-static void add_row(const decoder *d, const routing *r, buf x, size_t i, float by)
-{
-    size_t h = (size_t)d->m->config.hidden;
-    d->be->ops->download(d->be, r->row, buf_at(x, i * h * sizeof(float)), h * sizeof(float));
-    for (size_t c = 0; c < h; c++) r->sum[c] += by * r->row[c];
-}
-
-/* Sums the outputs of each row in the order of its experts' probabilities, whatever the other rows, then the shared
- * expert's. */
-static void sum_experts(const decoder *d, const buffers *b, const routing *r, size_t n)
-{
-    const model_config *c = &d->m->config;
-    size_t h = (size_t)c->hidden, k = (size_t)c->n_chosen;
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < h; j++) r->sum[j] = 0;
-        for (size_t s = 0; s < k; s++) add_row(d, r, b->out, r->at[i * k + s], r->factor[i * k + s]);
-        if (c->shared_ffn) add_row(d, r, b->in, i, 1 / (1 + expf(-r->open[i])));
-        d->be->ops->upload(d->be, buf_at(b->in, i * h * sizeof(float)), r->sum, h * sizeof(float));
+    const int32_t most = d->paged ? c->n_chosen : c->n_experts;
+    const weight x = {d->xn, DT_F32, n, (size_t)c->hidden, {NULL}};
+    d->be->ops->embed(d->be, b->rows, x, b->places, n * (size_t)c->n_chosen);
+    if (d->paged) prefetch(d, w, r, 0, end_of(r, c, 0, most));
+    for (int32_t from = 0, to; from < c->n_experts; from = to) {
+        to = end_of(r, c, from, most);
+        if (d->paged) prefetch(d, w, r, to, end_of(r, c, to, most));
+        run_some(d, w, b, r, n, from, to);
     }
 }
 
@@ -258,18 +280,19 @@ static void run(decoder *d, const attn_step *step, const block *b, size_t n)
     const backend_ops *o = d->be->ops;
     const moe_weights *w = b->w;
     const model_config *c = &d->m->config;
-    size_t all = n * (size_t)c->hidden;
+    const size_t h = (size_t)c->hidden, row = sizeof(int32_t);
     buffers r;
     routing to = {0};
     (void)step;
     list_buffers(&r, decoder_scratch(d, b), c, d->max_rows);
     if (open_routing(&to, n, c, &d->be->fault) == ST_OK) {
+        const buf at = buf_at(r.places, n * (size_t)c->n_chosen * row), by = buf_at(at, n * to.terms * row);
         o->rmsnorm(d->be, d->xn, d->x, w->norm, n, c->rms_eps);
         route(d, w, &r, &to, n);
         run_experts(d, w, &r, &to, n);
-        sum_experts(d, &r, &to, n);
-        o->all_reduce(d->be, r.in, all);
-        o->add(d->be, d->x, r.in, all);
+        o->sum_rows(d->be, d->xn, r.rows, at, by, n, to.terms, h);
+        o->all_reduce(d->be, d->xn, n * h);
+        o->add(d->be, d->x, d->xn, n * h);
     }
     close_routing(&to);
     backend_mark(d->be, STAGE_FFN);

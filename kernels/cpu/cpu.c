@@ -20,6 +20,7 @@ static void cpu_close(backend *be)
     mem_unmap(c->halves.p, c->halves.bytes);
     mem_unmap(c->bytes.p, c->bytes.bytes);
     mem_unmap(c->order.p, c->order.bytes);
+    mem_unmap(c->slices.p, c->slices.bytes);
     mem_unmap(c->tasks.p, c->tasks.bytes);
     mem_unmap(c->parts.p, c->parts.bytes);
     mem_free(c);

@@ -29,6 +29,7 @@ typedef struct {
     scratch halves; /* linear: bf16 copy of x */
     scratch bytes;  /* linear: x in 8 bits */
     scratch order;  /* linear: x in the order of a weight's columns */
+    scratch slices; /* project_each: list of products */
     scratch tasks;  /* attention: list of work items */
     scratch parts;  /* attention: partial results, per-thread work space */
 } cpu_ctx;

@@ -66,6 +66,18 @@ void cpu_softcap(backend *be, buf x, size_t n, float by, float cap)
     }
 }
 
+void cpu_sum_rows(backend *be, buf out, buf x, buf at, buf by, size_t n, size_t terms, size_t cols)
+{
+#pragma omp parallel num_threads(cpu_team(be, n *terms *cols * 2))
+    {
+        size_t a, b;
+        threads_split(n, 1, &a, &b);
+        if (a < b)
+            ref_sum_rows(be, buf_at(out, a * cols * sizeof(float)), x, buf_at(at, a * terms * sizeof(int32_t)),
+                         buf_at(by, a * terms * sizeof(float)), b - a, terms, cols);
+    }
+}
+
 void cpu_add(backend *be, buf x, buf y, size_t n)
 {
 #pragma omp parallel num_threads(cpu_team(be, n))

@@ -15,27 +15,35 @@ enum {
     PANEL_BYTES = 4 * 1024 * 1024 /* size of widened w that stays in L3 between widening and use */
 };
 
-/* Data shared by the jobs of one call. */
+/* At most SLICE rows of x and the products with them. */
 typedef struct {
-    const cpu_kernels *k;
+    const linear_job *jobs;
+    size_t n_jobs, cols;
     const float *x; /* rows [first, first + n) of the call */
     size_t first, n;
-    bool exact;
-    x8_rows x8;  /* for weights in blocks, if not exact */
-    float *wide; /* exact: a widened group for each thread */
+    x8_rows x8; /* for weights in blocks, if not exact; otherwise no rows */
+} slice;
+
+/* Products that threads compute together. */
+typedef struct {
+    const cpu_kernels *k;
+    slice *slices;
+    size_t n;
+    bool exact, rounds; /* rounds: a slice has x8 */
+    float *wide;        /* exact: a widened group for each thread */
 } product;
 
 /* Computes rows of one job's output; r0 is a multiple of QBLOCK_ROWS. */
-static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1)
+static void job_span(const product *p, const slice *s, const linear_job *j, size_t r0, size_t r1)
 {
     const weight *w = &j->w;
-    float *out = f32_at(j->out, 0) + p->first * w->rows;
+    float *out = f32_at(j->out, 0) + s->first * w->rows;
     if (!dtype_in_qblocks(w->type)) {
-        p->k->linear(out, w->rows, p->x, p->n, w, &j->bias, r0, r1);
+        p->k->linear(out, w->rows, s->x, s->n, w, &j->bias, r0, r1);
         return;
     }
     if (!p->exact) {
-        p->k->linear_qblocks(out, w->rows, &p->x8, w, &j->bias, r0 / QBLOCK_ROWS, qblock_groups(r1));
+        p->k->linear_qblocks(out, w->rows, &s->x8, w, &j->bias, r0 / QBLOCK_ROWS, qblock_groups(r1));
         return;
     }
     float *wide = p->wide + (size_t)threads_id() * QBLOCK_ROWS * w->cols;
@@ -44,81 +52,135 @@ static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1
         weight part = {{(unsigned char *)wide}, DT_F32, rows, w->cols, {NULL}}, bias = j->bias;
         bias.p.p = bias.p.p ? bias.p.p + r * dtype_size(bias.type) : NULL;
         p->k->unpack(wide, DT_F32, w, r, r + rows);
-        p->k->linear(out + r, w->rows, p->x, p->n, &part, &bias, 0, rows);
+        p->k->linear(out + r, w->rows, s->x, s->n, &part, &bias, 0, rows);
     }
 }
 
 /* Computes groups [from, to) of QBLOCK_ROWS rows of the concatenated outputs of all jobs. */
-static void jobs_span(const product *p, const linear_job *jobs, size_t n_jobs, size_t from, size_t to)
+static void jobs_span(const product *p, const slice *s, size_t from, size_t to)
 {
     size_t base = 0;
-    for (size_t j = 0; j < n_jobs; j++) {
-        size_t groups = qblock_groups(jobs[j].w.rows), rows = jobs[j].w.rows;
+    for (const linear_job *j = s->jobs; j < s->jobs + s->n_jobs; j++) {
+        size_t groups = qblock_groups(j->w.rows), rows = j->w.rows;
         size_t a = from > base ? from - base : 0, b = to > base ? to - base : 0;
         if (b > groups) b = groups;
-        if (a < b) job_span(p, &jobs[j], a * QBLOCK_ROWS, b * QBLOCK_ROWS < rows ? b * QBLOCK_ROWS : rows);
+        if (a < b) job_span(p, s, j, a * QBLOCK_ROWS, b * QBLOCK_ROWS < rows ? b * QBLOCK_ROWS : rows);
         base += groups;
     }
 }
 
+static size_t slice_groups(const slice *s)
+{
+    size_t groups = 0;
+    for (size_t j = 0; j < s->n_jobs; j++) groups += qblock_groups(s->jobs[j].w.rows);
+    return groups;
+}
+
+/* Returns the time of a group of a slice: reading its weights takes as long as a few products. */
+static size_t group_time(const slice *s)
+{
+    enum { READING = 2 };
+    return s->cols * (s->n + READING);
+}
+
+static size_t product_time(const product *p)
+{
+    size_t time = 0;
+    for (const slice *s = p->slices; s < p->slices + p->n; s++) time += slice_groups(s) * group_time(s);
+    return time;
+}
+
+/* Computes this thread's part of all slices, as long as every other thread's. */
+static void slices_span(const product *p)
+{
+    size_t from, to, base = 0;
+    threads_split(product_time(p), 1, &from, &to);
+    for (const slice *s = p->slices; s < p->slices + p->n; s++) {
+        size_t groups = slice_groups(s), time = group_time(s);
+        size_t a = from > base ? (from - base + time - 1) / time : 0, b = to > base ? (to - base + time - 1) / time : 0;
+        if (b > groups) b = groups;
+        if (a < b) jobs_span(p, s, a, b);
+        base += groups * time;
+    }
+}
+
+static bool has_blocks(const slice *s)
+{
+    for (size_t j = 0; j < s->n_jobs; j++)
+        if (dtype_in_qblocks(s->jobs[j].w.type)) return true;
+    return false;
+}
+
 /* Allocates scratch for weights in blocks; false after a fault. */
-static bool product_prepare(backend *be, product *p, size_t cols)
+static bool product_prepare(backend *be, product *p)
 {
     cpu_ctx *c = cpu_of(be);
-    if (p->exact) {
+    size_t n = 0, cols = 0;
+    for (slice *s = p->slices; s < p->slices + p->n; s++) {
+        if (!has_blocks(s)) continue;
+        s->x8 = (x8_rows){.n = p->exact ? 0 : s->n, .blocks = qblock_count(s->cols)};
+        n += s->x8.n * s->x8.blocks;
+        if (s->cols > cols) cols = s->cols;
+    }
+    if (p->exact && cols > 0) {
         p->wide = cpu_scratch(be, &c->panel, (size_t)be->n_threads * QBLOCK_ROWS * cols, sizeof *p->wide,
                               "group of a widened weight");
         return p->wide;
     }
-    size_t blocks = qblock_count(cols), n = p->n * blocks;
+    p->rounds = n > 0;
+    if (!p->rounds) return true;
     unsigned char *at =
         cpu_scratch(be, &c->bytes, n, QBLOCK_COLS + sizeof(float) + 2 * sizeof(int32_t), "8-bit activations");
     if (!at) return false;
     float *scale = (float *)(void *)(at + n * QBLOCK_COLS);
-    int32_t *sum = (int32_t *)(void *)(scale + n);
-    p->x8 = (x8_rows){(int8_t *)at, scale, sum, sum + n, p->n, blocks};
+    int32_t *sum = (int32_t *)(void *)(scale + n), *half = sum + n;
+    for (slice *s = p->slices; s < p->slices + p->n; s++) {
+        size_t some = s->x8.n * s->x8.blocks;
+        s->x8 = (x8_rows){(int8_t *)at, scale, sum, half, s->x8.n, s->x8.blocks};
+        at += some * QBLOCK_COLS, scale += some, sum += some, half += some;
+    }
     return true;
 }
 
 /* Rounds this thread's part of x to 8 bits. */
-static void round_x(const product *p, size_t cols)
+static void round_x(const product *p, const slice *s)
 {
-    size_t a, b, blocks = p->x8.blocks;
-    threads_split(p->n * blocks, 4, &a, &b);
+    size_t a, b, blocks = s->x8.blocks;
+    threads_split(s->x8.n * blocks, 4, &a, &b);
     while (a < b) {
         size_t row = a / blocks, from = a % blocks, to = b - row * blocks < blocks ? b - row * blocks : blocks;
-        p->k->round_x(&p->x8, row, p->x + row * cols, cols, from, to);
+        p->k->round_x(&s->x8, row, s->x + row * s->cols, s->cols, from, to);
         a = row * blocks + to;
     }
 }
 
-/* Processes rows [first, first + n) of x. */
-static void linear_slice(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t first, size_t n,
-                         bool exact)
+static void linear_slices(backend *be, slice *slices, size_t n, bool exact)
 {
-    size_t groups = 0, cols = jobs[0].w.cols;
-    bool blocks = false;
-    product p = {.k = cpu_of(be)->k, .x = x + first * cols, .first = first, .n = n, .exact = exact};
-    for (size_t j = 0; j < n_jobs; j++) {
-        groups += qblock_groups(jobs[j].w.rows);
-        blocks |= dtype_in_qblocks(jobs[j].w.type);
-    }
-    if (blocks && !product_prepare(be, &p, cols)) return;
-#pragma omp parallel num_threads(cpu_team(be, groups *QBLOCK_ROWS *cols *n * 2))
+    product p = {.k = cpu_of(be)->k, .slices = slices, .n = n, .exact = exact};
+    if (!product_prepare(be, &p)) return;
+#pragma omp parallel num_threads(cpu_team(be, product_time(&p) * QBLOCK_ROWS * 2))
     {
-        size_t a, b;
-        if (blocks && !exact) {
-            round_x(&p, cols);
+        if (p.rounds) {
+            for (size_t i = 0; i < n; i++) round_x(&p, &slices[i]);
 #pragma omp barrier
         }
-        threads_split(groups, 1, &a, &b);
-        jobs_span(&p, jobs, n_jobs, a, b);
+        slices_span(&p);
     }
+}
+
+/* Returns the slice of rows from `first` on. */
+static slice slice_of(const linear_job *jobs, size_t n_jobs, const float *x, size_t first, size_t n)
+{
+    const size_t cols = jobs->w.cols;
+    return (slice){jobs, n_jobs, cols, x + first * cols, first, n - first < SLICE ? n - first : SLICE, {.n = 0}};
 }
 
 static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n, bool exact)
 {
-    for (size_t i = 0; i < n; i += SLICE) linear_slice(be, jobs, n_jobs, x, i, n - i < SLICE ? n - i : SLICE, exact);
+    for (size_t i = 0; i < n; i += SLICE) {
+        slice one = slice_of(jobs, n_jobs, x, i, n);
+        linear_slices(be, &one, 1, exact);
+    }
 }
 
 /* Widens rows [r0, r1) of w to f32 or (weights in blocks) bf16, with all threads. */
@@ -262,6 +324,45 @@ void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_
         if (exact || n <= own_rows(be, jobs, some)) linear_builtin(be, jobs, some, in, n, exact);
         else linear_vendor(be, jobs, some, in, n);
     }
+}
+
+/* True if our own products compute a projection, with the columns of x in their order. */
+static bool is_own(backend *be, const projection *p)
+{
+    for (size_t j = 0; j < p->n_jobs; j++)
+        if (p->jobs[j].w.order.p) return false;
+    return p->exact || p->n <= own_rows(be, p->jobs, p->n_jobs);
+}
+
+static void swiglu_each(backend *be, const projection *list, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++) all += list[i].gated ? list[i].n * list[i].jobs->w.rows : 0;
+    if (all == 0) return;
+#pragma omp parallel num_threads(cpu_team(be, all * 8))
+    for (const projection *p = list; p < list + n; p++) {
+        size_t a, b;
+        threads_split(p->gated ? p->n * p->jobs->w.rows : 0, 64, &a, &b);
+        float *gate = f32_at(p->jobs[0].out, a);
+        if (a < b) cpu_of(be)->k->swiglu(gate, gate, f32_at(p->jobs[1].out, a), b - a);
+    }
+}
+
+/* Our own products of all projections share a parallel region. */
+void cpu_project_each(backend *be, const projection *list, size_t n)
+{
+    size_t most = 0, some = 0;
+    for (size_t i = 0; i < n; i++) most += (list[i].n + SLICE - 1) / SLICE;
+    if (most == 0) return;
+    slice *s = cpu_scratch(be, &cpu_of(be)->slices, most, sizeof *s, "list of products");
+    if (!s) return;
+    for (const projection *p = list; p < list + n; p++) {
+        if (!is_own(be, p)) cpu_linear(be, p->jobs, p->n_jobs, p->x, p->n, p->exact);
+        else
+            for (size_t i = 0; i < p->n; i += SLICE) s[some++] = slice_of(p->jobs, p->n_jobs, f32_at(p->x, 0), i, p->n);
+    }
+    if (some) linear_slices(be, s, some, list->exact);
+    swiglu_each(be, list, n);
 }
 
 void cpu_quantize(backend *be, buf out, dtype type, weight w)

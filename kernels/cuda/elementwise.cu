@@ -136,6 +136,26 @@ void cuda_gate(backend *be, buf x, buf gate, size_t n)
     cuda_check(be, rc, "gate [%zu]", n);
 }
 
+static __global__ void sum_rows_k(float *out, const float *x, const int32_t *at, const float *by, size_t terms,
+                                  size_t cols)
+{
+    const size_t first = blockIdx.x * terms;
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) {
+        float sum = 0;
+        for (size_t t = first; t < first + terms; t++)
+            sum = __fadd_rn(sum, __fmul_rn(by[t], x[(size_t)at[t] * cols + c]));
+        out[blockIdx.x * cols + c] = sum;
+    }
+}
+
+void cuda_sum_rows(backend *be, buf out, buf x, buf at, buf by, size_t n, size_t terms, size_t cols)
+{
+    if (n == 0 || !cuda_begin(be, "sum_rows")) return;
+    cudaError_t rc = launch(sum_rows_k, dim3((unsigned)n), block_for(cols), 0, cuda_stream(be), ptr<float>(out),
+                            ptr<float>(x), ptr<int32_t>(at), ptr<float>(by), terms, cols);
+    cuda_check(be, rc, "sum_rows [%zu, %zu, %zu]", n, terms, cols);
+}
+
 static __global__ void softcap_k(float *x, size_t n, float by, float cap)
 {
     size_t i = thread_id();

@@ -167,3 +167,8 @@ void cuda_project(backend *be, const projection *c)
     cuda_all_reduce(be, j->out, all);
     cuda_add(be, c->into, j->out, all);
 }
+
+void cuda_project_each(backend *be, const projection *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) cuda_project(be, &list[i]);
+}

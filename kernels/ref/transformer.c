@@ -76,6 +76,19 @@ void ref_add(backend *be, buf x, buf y, size_t n)
     for (size_t i = 0; i < n; i++) a[i] += b[i];
 }
 
+void ref_sum_rows(backend *be, buf out, buf x, buf at, buf by, size_t n, size_t terms, size_t cols)
+{
+    const int32_t *row = (const int32_t *)(void *)at.p;
+    for (size_t i = 0; i < n; i++) {
+        float *sum = f32_at(out, i * cols);
+        for (size_t c = 0; c < cols; c++) sum[c] = 0;
+        for (size_t t = i * terms; t < (i + 1) * terms; t++) {
+            const float *in = f32_at(x, (size_t)row[t] * cols), factor = *f32_at(by, t);
+            for (size_t c = 0; c < cols; c++) sum[c] += factor * in[c];
+        }
+    }
+}
+
 void ref_project(backend *be, const projection *p)
 {
     const backend_ops *o = be->ops;
@@ -87,6 +100,11 @@ void ref_project(backend *be, const projection *p)
     if (!p->into.p) return;
     o->all_reduce(be, j->out, all);
     o->add(be, p->into, j->out, all);
+}
+
+void ref_project_each(backend *be, const projection *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) be->ops->project(be, &list[i]);
 }
 
 void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, const bool *chose)

@@ -16,7 +16,8 @@ out_has "Usage: scripts/peers" "--help"
 bad 2 "--weights: 'q3' is not one of bf16, q8, q4" "unknown weights" --run "$RUN" --weights bf16,q3
 bad 2 "--ctx: 'many' is not a number of tokens" "a context that is no number" --run "$RUN" --ctx 4k,many
 bad 2 "--repeat 0: expected at least 1" "no round" --run "$RUN" --repeat 0
-bad 2 "invalid choice: 'llama-9'" "an unknown shape" --run "$RUN" --shape llama-9
+bad 2 "--shape: 'llama-9' is not one of llama-3.2-1b, qwen3-30b-a3b, tiny" "an unknown shape" --run "$RUN" --shape llama-9
+bad 2 "--shape: 'tiny:layers=0' is not one of" "no layer" --run "$RUN" --shape tiny:layers=0
 bad 2 "unrecognized arguments: --fast" "an unknown option" --run "$RUN" --fast
 bad 2 "argument --dir: expected one argument" "an option without its value" --dir
 bad 1 "no such program" "no program to time" --run "$tmp/nothing"

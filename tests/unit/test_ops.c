@@ -430,6 +430,47 @@ static void project(op_run *x, const int64_t *p)
         op_same(x, q.job[k].out, alone[k].out, 4 * q.n * q.m[k], "a product");
 }
 
+/* Projections of unlike sizes and types run together with the bits of each alone; those of more rows than the library
+ * takes among them. p: columns, most rows of x, type of the weights of every other one, exact, gated. */
+static void project_each(op_run *x, const int64_t *p)
+{
+    enum { MANY = 5 };
+    const backend_ops *o = x->be->ops;
+    const bool exact = p[3], gated = p[4];
+    projection list[MANY];
+    product q[MANY];
+    buf alone[MANY], out[MANY];
+    for (size_t i = 0; i < MANY; i++) {
+        dtype held = i % 2 ? DT_F32 : (dtype)p[2];
+        q[i] = product_of(x, 1 + (size_t)p[1] * i / (MANY - 1), 40, (size_t)p[0] + i, held,
+                          dtype_in_qblocks(held) ? DT_F32 : held, false);
+        const bool many = !exact && q[i].n > alike(held);
+        x->any_bits |= many;
+        alone[i] = op_out(x, 160 * q[i].n, IN, 0);
+        out[i] = op_out(x, 160 * q[i].n, NMSE, many ? 1e-4 : 1e-10);
+        for (size_t k = 0; k < 2; k++) q[i].job[k].out = k ? op_out(x, 160 * q[i].n, IN, 0) : alone[i];
+        list[i] = (projection){
+            .jobs = q[i].job, .n_jobs = 1 + gated, .x = q[i].x, .n = q[i].n, .exact = exact, .gated = gated};
+        o->project(x->be, &list[i]);
+        q[i].job[0].out = out[i];
+    }
+    o->project_each(x->be, list, MANY);
+    for (size_t i = 0; i < MANY; i++) op_same(x, out[i], alone[i], 160 * q[i].n, "a projection");
+    o->project_each(x->be, list, 0);
+}
+
+/* p: columns, rows, terms. Rows are used several times or not at all. */
+static void sum_rows(op_run *x, const int64_t *p)
+{
+    size_t cols = (size_t)p[0], n = (size_t)p[1], terms = (size_t)p[2];
+    float *f = random_f32(&x->r, n * cols), *by = random_f32(&x->r, n * terms);
+    int32_t *at = xmalloc(n * terms * sizeof *at);
+    for (size_t i = 0; i < n * terms; i++) at[i] = (int32_t)rng_below(&x->r, n);
+    buf out = op_out(x, 4 * n * cols, BITS, 0), in = op_in(x, f, 4 * n * cols);
+    x->be->ops->sum_rows(x->be, out, in, op_in(x, at, 4 * n * terms), op_in(x, by, 4 * n * terms), n, terms, cols);
+    free(f), free(by), free(at);
+}
+
 /* An odd number stays in its row of x: others are as without it. */
 static void odd_x(op_run *x, const int64_t *p)
 {
@@ -537,6 +578,13 @@ static const op_test tests[] = {
      59,
      {OP_P(1, 8, 31, 64, 72, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16, 33), OP_P(40),
       OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_P(0, 1, 2, 3, 4, 5), OP_BOOL, OP_TYPES}},
+    {"project_each",
+     project_each,
+     40,
+     3,
+     11,
+     {OP_P(1, 31, 72, 256, 520), OP_P(2, 9, 30, 70, 600), OP_P(DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_BOOL, OP_BOOL}},
+    {"sum_rows", sum_rows, 53, 3, 7, {TAILS, OP_P(1, 2, 40), OP_P(1, 2, 9)}},
     {"linear, odd numbers in x",
      odd_x,
      50,
