@@ -34,6 +34,22 @@ for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4
     same_logits "${x% *}" "${x#* }" -m "$models/${x#* }"
 done
 
+# as_transformers MODEL: two ranks; no logit differs by more than 5e-5.
+as_transformers() {
+    f=$models/$1/expected.safetensors
+    size=$(od -An -tu8 -N8 "$f" | tr -d ' ')
+    for tensor in input_ids logits; do # "data_offsets" precedes the other keys
+        at=$(tail -c +9 "$f" | head -c "$size" | sed "s/.*\"$tensor\":{\"data_offsets\":\[\([0-9]*\),.*/\1/")
+        od -An -v -t$([ $tensor = logits ] && echo f4 || echo d4) -w4 -j$((8 + size + at)) "$f" >"$tmp/$tensor"
+    done
+    works "$1: ranks on the ids of transformers" logits -m "$models/$1" --tp 2 -o "$tmp/n.npy" \
+        --ids "$(head -n 64 "$tmp/input_ids" | tr -d ' ' | paste -sd,)"
+    od -An -v -tf4 -w4 -j128 "$tmp/n.npy" >"$tmp/n.txt"
+    check "the logits of transformers" sh -c "paste '$tmp/n.txt' '$tmp/logits' | awk -v n=$(wc -l <"$tmp/n.txt") \
+        'NR <= n { d = \$1 - \$2; if (d < 0) d = -d; if (!(d <= 5e-5)) bad = 1 } END { exit bad || n < 1000 }'"
+}
+for x in mixtral-f16 qwen2-moe-bf16 qwen3-moe-f32 qwen3-vl-moe-bf16; do as_transformers $x; done
+
 for x in qwen2moe qwen3moe qwen3vlmoe; do
     same_logits 2 "$x.gguf" -m "$SRCDIR/tests/data/gguf/$x.gguf" --weights f32
 done

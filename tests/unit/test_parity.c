@@ -81,7 +81,7 @@ static status open_run(run_parts *r, const char *dir, const setting *set, int64_
     attn_spec spec;
     attn_options ao = {.kv = kv_plain(set->kv)};
     backend_options bo = {.device = set->device};
-    decoder_options opt = {.chunk = set->chunk, .exact = set->exact};
+    decoder_options opt = {.chunk = set->chunk, .max_batch = 2, .exact = set->exact};
     *r = (run_parts){0};
     TRY(attn_spec_parse(&spec, set->attn, &ao, e));
     spec.forced = set->forced;
@@ -112,6 +112,16 @@ static size_t greedy(run_parts *r, float *logits, const int32_t *want, size_t n,
         if (i + 1 < n && session_decode(&r->s, 1, &id, logits, e) != ST_OK) return i;
     }
     return n;
+}
+
+/* Compares logits with those of transformers. In float32 none differs by more than MOST. */
+static void compare(const float *got, const float *want, size_t n, double most_nmse, const char *name)
+{
+    static const double MOST = 5e-5;
+    double most = 0;
+    is_near(got, want, n, most_nmse, "%s", name);
+    for (size_t i = 0; i < n; i++) most = fmax(most, fabs((double)got[i] - (double)want[i]));
+    if (most_nmse <= 1e-10) ok(most <= MOST, "%s: each within %.1e of transformers (%.1e)", name, MOST, most);
 }
 
 /* Compares the logits of a sequence within the trained length, which the files of longrope also have. */
@@ -158,9 +168,11 @@ static void check_model(const char *name, const setting *set)
         is_ok(st, &e, "%s: prefill", name);
         bool library = strstr(r.be->about, "AVX-512 VNNI") || strcmp(set->device, "cuda") == 0;
         bool rounded = !set->exact && library && strstr(name, "bf16");
-        is_near(got, (const float *)(const void *)st_find(f, "logits")->data, N_PROMPT * vocab,
-                rounded ? BF16_PRODUCTS : set->nmse, "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device,
-                dtype_name(set->kv), set->exact ? "exact" : "auto", set->chunk, set->attn);
+        char what[240];
+        snprintf(what, sizeof what, "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device, dtype_name(set->kv),
+                 set->exact ? "exact" : "auto", set->chunk, set->attn);
+        compare(got, (const float *)(const void *)st_find(f, "logits")->data, N_PROMPT * vocab,
+                rounded ? BF16_PRODUCTS : set->nmse, what);
         if (set->nmse <= 1e-5)
             is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e), N_GREEDY,
                    "%s: greedy continuation", name);
@@ -168,6 +180,57 @@ static void check_model(const char *name, const setting *set)
     }
     close_run(&r);
     check_short(name, tap_path(rel), set, f);
+    st_close(f);
+}
+
+/* Decodes the last tokens of the prompt in two sessions, the second one token behind the first, as a batch. */
+static status decode_both(run_parts *r, session *behind, const int32_t *ids, float *got, err *e)
+{
+    enum { BEFORE = N_PROMPT / 2 };
+    const size_t vocab = (size_t)r->m->config.vocab;
+    const prefill_options o = {.which = LOGITS_LAST};
+    session *both[] = {r->s, behind};
+    TRY(session_prefill(&r->s, 1, ids, BEFORE + 1, &o, e));
+    TRY(session_prefill(&behind, 1, ids, BEFORE, &o, e));
+    for (size_t i = BEFORE; i + 1 < N_PROMPT; i++) {
+        const int32_t next[] = {ids[i + 1], ids[i]};
+        TRY(session_decode(both, 2, next, got + 2 * (i - BEFORE) * vocab, e));
+    }
+    return ST_OK;
+}
+
+/* Compares the logits of a batch of two sequences. */
+static void check_batch(const char *name, const setting *set)
+{
+    char rel[160];
+    err e = {0};
+    st_file *f = NULL;
+    run_parts r = {0};
+    session *behind = NULL;
+    attn_spec spec;
+    const attn_options ao = {.kv = kv_plain(set->kv)};
+    snprintf(rel, sizeof rel, "tests/data/models/%s/expected.safetensors", name);
+    status st = st_open(&f, tap_path(rel), &e);
+    snprintf(rel, sizeof rel, "tests/data/models/%s", name);
+    if (st == ST_OK) st = open_run(&r, tap_path(rel), set, N_PROMPT, &e);
+    if (st == ST_OK) st = attn_spec_parse(&spec, set->attn, &ao, &e);
+    if (st == ST_OK) st = session_create(&behind, r.dec, &spec, session_of(N_PROMPT), &e);
+    if (is_ok(st, &e, "%s: opens", name) && !config_is_dynamic(&r.m->config)) { /* a step rotates by another length */
+        const int32_t *ids = (const int32_t *)(const void *)st_find(f, "input_ids")->data;
+        const float *want = (const float *)(const void *)st_find(f, "logits")->data;
+        const size_t vocab = (size_t)r.m->config.vocab, steps = N_PROMPT / 2 - 1;
+        float *got = calloc(2 * steps * vocab, sizeof(float)), *rows = malloc(2 * steps * vocab * sizeof(float));
+        for (size_t i = 0; i < 2 * steps; i++) { /* the second sequence is one token behind */
+            const size_t at = N_PROMPT / 2 + i / 2 + (i % 2 == 0);
+            memcpy(rows + i * vocab, want + at * vocab, vocab * sizeof(float));
+        }
+        is_ok(decode_both(&r, behind, ids, got, &e), &e, "%s: steps of two sequences", name);
+        compare(got, rows, 2 * steps * vocab, set->nmse, name);
+        free(got);
+        free(rows);
+    }
+    session_free(behind);
+    close_run(&r);
     st_close(f);
 }
 
@@ -211,6 +274,8 @@ int main(void)
         for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
             if ((i == 0 || m % LATER_EVERY == 0) && !tap_leaves_out(LATER_EVERY > 1 && m % 4 != 0))
                 check_model(MODEL_NAMES[m], &settings[i]);
+    for (size_t m = 0; LATER_EVERY == 1 && m < sizeof MODEL_NAMES / sizeof *MODEL_NAMES; m++)
+        check_batch(MODEL_NAMES[m], &settings[1]);
     for (size_t i = 0; LATER_EVERY == 1 && i < sizeof unrotated / sizeof *unrotated; i++) {
         check_model("phi3-longrope-f16", &unrotated[i]);
         check_model("ministral3-vision-f16", &unrotated[i]);
