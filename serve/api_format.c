@@ -43,10 +43,6 @@ bool api_read_format(api_request *r, api_error *e)
         return bad(e, ".type", "text, json_object or json_schema");
     if (api_is(type, "json_schema") && !read_schema(r, api_field(of, "json_schema"), e)) return false;
     if (r->ignore_eos) return api_bad(e, "ignore_eos", "ignore_eos: mutually exclusive with response_format");
-    if (r->calls)
-        return api_bad(e, "response_format",
-                       "response_format: not supported together with tools; set tool_choice to "
-                       "\"none\"");
     const json_t *list = r->chat ? r->talk.messages : NULL;
     if (list && r->talk.end == CHAT_CONTINUES &&
         api_is(json_object_get(json_array_get(list, json_array_size(list) - 1), "role"), "assistant"))

@@ -41,6 +41,25 @@ static grammar_node sequence_of(const composer *c, const sequence_parts *p)
     return p->n == 1 ? p->list[0] : grammar_sequence(c->b, p->list, p->n);
 }
 
+/* Returns what follows the key of a parameter: any text. */
+static grammar_node text_value(const composer *c)
+{
+    sequence_parts p = {0};
+    add_text(c, &p, c->w->value);
+    add(&p, grammar_until(c->b, c->w->until));
+    return sequence_of(c, &p);
+}
+
+/* Returns what follows the key of a parameter: a value as JSON. */
+static grammar_node json_value(const composer *c, grammar_node value)
+{
+    sequence_parts p = {0};
+    add_text(c, &p, c->w->json ? c->w->json : c->w->value);
+    add(&p, value);
+    add_text(c, &p, c->w->until);
+    return sequence_of(c, &p);
+}
+
 /* Stores the arguments of a function as tags: any of its parameters, in any order. */
 static status tag_arguments(const composer *c, sequence_parts *p, const json_t *function, err *e)
 {
@@ -50,7 +69,7 @@ static status tag_arguments(const composer *c, sequence_parts *p, const json_t *
     grammar_node *then = NULL;
     json_t *v;
     size_t i = 0;
-    sequence_parts end = {0}, some = {0}, one = {0}, value = {0};
+    sequence_parts end = {0}, some = {0}, one = {0};
     add_text(c, &end, c->w->end);
     if (n == 0) {
         add(p, sequence_of(c, &end));
@@ -58,9 +77,8 @@ static status tag_arguments(const composer *c, sequence_parts *p, const json_t *
     }
     TRY(MEM_NEW(&names, n, e));
     status st = MEM_NEW(&then, n, e);
-    add_text(c, &value, c->w->value);
-    add(&value, grammar_until(c->b, c->w->until));
-    const grammar_node after = sequence_of(c, &value);
+    const grammar_node values[] = {text_value(c), c->w->json ? json_value(c, grammar_value(c->b)) : NOTHING};
+    const grammar_node after = c->w->json ? grammar_choice(c->b, values, 2) : values[0];
     json_object_foreach((json_t *)(uintptr_t)properties, name, v)
     {
         if (st != ST_OK || !*name) continue;
@@ -104,26 +122,22 @@ static status strict_value(const composer *c, grammar_node *out, const json_t *f
     const json_t *all = json_object_get(function, "parameters");
     const json_t *own = json_object_get(json_object_get(all, "properties"), name);
     const unsigned types = call_type_of(function, name).types;
-    sequence_parts p = {0};
+    const schema_options o = {.root = root};
     grammar_node value = -1;
-    add_text(c, &p, c->w->value);
-    if (is_any_text(own)) add(&p, grammar_until(c->b, c->w->until));
-    else if (!types || (types & TYPE_STRING))
+    if (is_any_text(own)) {
+        *out = text_value(c);
+        return ST_OK;
+    }
+    if (!c->w->json && (!types || (types & TYPE_STRING)))
         return err_set(e, ST_UNSUPPORTED,
                        "%s.properties.%.60s: strict supports strings without conditions in tags only", root, name);
-    else {
-        const schema_options o = {.root = root};
-        json_t *copy = json_copy((json_t *)(uintptr_t)own);
-        for (int i = 0; copy && i < 2; i++)
-            if (json_object_get(all, shared[i])) json_object_set(copy, shared[i], json_object_get(all, shared[i]));
-        status st = grammar_schema(&value, c->b, copy, &o, e);
-        json_decref(copy);
-        TRY(st);
-        add(&p, value);
-        add_text(c, &p, c->w->until);
-    }
-    *out = sequence_of(c, &p);
-    return ST_OK;
+    json_t *copy = json_copy((json_t *)(uintptr_t)own);
+    for (int i = 0; copy && i < 2; i++)
+        if (json_object_get(all, shared[i])) json_object_set(copy, shared[i], json_object_get(all, shared[i]));
+    const status st = grammar_schema(&value, c->b, copy, &o, e);
+    json_decref(copy);
+    if (st == ST_OK) *out = json_value(c, value);
+    return st;
 }
 
 static bool is_required(const json_t *schema, const char *name)
@@ -185,11 +199,25 @@ static status strict_tags(const composer *c, sequence_parts *p, const json_t *fu
     return ST_OK;
 }
 
+/* Adds the number of a call. */
+static status add_number(const composer *c, sequence_parts *p, err *e)
+{
+    const schema_options o = {.root = "$"};
+    grammar_node number = -1;
+    json_t *schema = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 0, "maximum", CALL_MOST - 1);
+    const status st = grammar_schema(&number, c->b, schema, &o, e);
+    json_decref(schema);
+    add_text(c, p, c->w->number);
+    add(p, number);
+    return st;
+}
+
 /* Stores what follows the name of tool i: its arguments and the end of the call. */
 static status arguments_of(const composer *c, grammar_node *out, size_t i, const json_t *function, err *e)
 {
     char root[64];
     sequence_parts p = {0};
+    if (c->w->number) TRY(add_number(c, &p, e));
     add_text(c, &p, c->w->after);
     snprintf(root, sizeof root, "tools[%zu].function.parameters", i);
     if (c->w->key) {
@@ -256,14 +284,66 @@ static grammar_node voluntary(const composer *c, const char *open, grammar_node 
     return grammar_repeat(c->b, sequence_of(c, &all), NOTHING, CALL_MOST);
 }
 
-status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e)
+/* Returns a text that does not begin like a call, then `rest`. */
+static grammar_node plain_text(const composer *c, const char *open, grammar_node rest)
+{
+    enum { FIRST = '!', LAST = 0xf4, BYTES = LAST - FIRST + 1 };
+    char bytes[BYTES][2];
+    const char *names[BYTES];
+    grammar_node then[BYTES];
+    size_t n = 0;
+    for (int i = FIRST; i <= LAST; i++) {
+        const bool marker = i == *open && tokenizer_special_id(c->s->o.tok, open) < 0;
+        if (i == '{' || marker || (i > '~' && i < 0xc2)) continue;
+        bytes[n][0] = (char)i;
+        bytes[n][1] = 0;
+        names[n] = bytes[n];
+        then[n++] = rest;
+    }
+    return grammar_names(c->b, names, then, n);
+}
+
+/* Returns text, or a call that is the whole reply or follows the opening marker. */
+static grammar_node voluntary_whole(const composer *c, const char *open, grammar_node functions)
+{
+    sequence_parts call = {0}, marked = {0}, rest = {0};
+    add_text(c, &call, c->w->before);
+    add(&call, functions);
+    const grammar_node whole = sequence_of(c, &call);
+    add_text(c, &marked, open);
+    add(&marked, whole);
+    add(&rest, grammar_up_to(c->b, c->s->o.tok, open, true));
+    add(&rest, whole);
+    const grammar_node some[] = {whole, sequence_of(c, &marked), plain_text(c, open, sequence_of(c, &rest))};
+    const grammar_node all[] = {grammar_blank(c->b), grammar_choice(c->b, some, 3)};
+    return grammar_sequence(c->b, all, 2);
+}
+
+/* Stores calls, or JSON of response_format. */
+static status calls_or_json(const composer *c, grammar_node *out, grammar_node functions, const schema_options *o,
+                            err *e)
+{
+    const json_t *schema = c->j->r.format.schema;
+    grammar_node value = -1;
+    if (schema) TRY(grammar_schema(&value, c->b, schema, o, e));
+    const grammar_node json[] = {grammar_blank(c->b), schema ? value : grammar_object(c->b)};
+    const grammar_node either[] = {required(c, functions), grammar_sequence(c->b, json, 2)};
+    *out = grammar_choice(c->b, either, 2);
+    return ST_OK;
+}
+
+status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think,
+                    const schema_options *o, err *e)
 {
     const call_format *f = s->o.calls->format;
     composer c = {.s = s, .j = j, .w = &f->write};
     grammar_node functions, root = -1;
     TRY(grammar_begin(&c.b, true, e));
     status st = functions_of(&c, &functions, e);
-    if (st == ST_OK) root = j->r.must_call ? required(&c, functions) : voluntary(&c, f->open, functions);
+    if (st != ST_OK) root = -1;
+    else if (j->r.must_call) root = required(&c, functions);
+    else if (j->r.format.json) st = calls_or_json(&c, &root, functions, o, e);
+    else root = f->whole ? voluntary_whole(&c, f->open, functions) : voluntary(&c, f->open, functions);
     if (st == ST_OK) root = grammar_think(c.b, think, root);
     if (st == ST_OK) return grammar_finish(out, c.b, root, e);
     (void)grammar_finish(NULL, c.b, -1, NULL);

@@ -280,20 +280,6 @@ static bool check_only(const json_t *only, const json_t *tools, api_error *e)
     return true;
 }
 
-/* Refuses calls that need a grammar in formats that have none for them. */
-static bool check_format(const api_request *r, const call_format *f, api_error *e)
-{
-    const char *head = f->write.first ? f->write.first : f->write.before;
-    if (!r->must_call && !r->strict && !r->only) return true;
-    if (!head)
-        api_bad(e, "tools", "tools: required and strict calls are not supported in this model's format (%s)", f->name);
-    else if (!r->must_call && strncmp(head, f->open, strlen(f->open)) != 0)
-        api_bad(e, "tools", "tools: strict requires tool_choice required with this model's calls (%s)", f->name);
-    else return true;
-    e->code = "tools_unsupported";
-    return false;
-}
-
 /* Reads tool_choice. *none: tools are shown, but calls are text. */
 static bool read_choice(api_request *r, const json_t *tools, bool *none, api_error *e)
 {
@@ -345,7 +331,7 @@ static bool read_tools(api_request *r, const api_rules *rules, api_error *e)
     for (size_t i = 0; i < json_array_size(tools); i++)
         r->strict |= json_is_true(json_object_get(json_object_get(json_array_get(tools, i), "function"), "strict"));
     r->strict = r->strict && !none;
-    return none || check_format(r, s->format, e);
+    return true;
 }
 
 /* ---- tools in the system message ---- */

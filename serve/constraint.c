@@ -76,12 +76,13 @@ static void add_json(sha256 *sum, const json_t *v)
 /* Hashes everything that a grammar depends on. */
 static void write_key(char out[SHA256_HEX], const api_request *r, bool calls, const grammar_thinking *t)
 {
-    const int32_t flags[] = {
-        calls, r->must_call, r->one_call, r->format.lenient, r->format.compact, t->close != NULL, t->inside};
+    const int32_t flags[] = {calls,          r->must_call,     r->one_call, r->format.lenient, r->format.compact,
+                             r->format.json, t->close != NULL, t->inside};
     sha256 sum;
     sha256_init(&sum);
     sha256_add(&sum, flags, sizeof flags);
-    add_json(&sum, calls ? r->tools : r->format.schema);
+    add_json(&sum, r->format.schema);
+    add_json(&sum, calls ? r->tools : NULL);
     add_json(&sum, calls ? r->only : NULL);
     sha256_hex(&sum, out);
 }
@@ -121,7 +122,7 @@ static status compile(compiled *c, const scheduler *s, const job *j, bool calls,
     const api_format *f = &j->r.format;
     const schema_options o = {.root = "$", .lenient = f->lenient, .ignored = c->ignored = json_array()};
     if (!c->ignored) return err_set(e, ST_NOMEM, "out of memory for a request");
-    if (calls) return call_grammar(&c->g, s, j, think, e);
+    if (calls) return call_grammar(&c->g, s, j, think, &o, e);
     return grammar_compile(&c->g, f->schema, f->compact, think, &o, e);
 }
 
@@ -130,9 +131,15 @@ bool job_read_format(scheduler *s, job *j, api_error *e)
     const grammar_thinking think = {s->o.tok, j->thinking.open, j->thinking.close, j->thinking.inside};
     char key[SHA256_HEX];
     err why = {0};
-    const bool calls = j->r.calls && (j->r.must_call || j->r.strict || j->r.only);
+    const bool json = j->r.format.json && !j->r.must_call;
+    const bool calls = j->r.calls && (j->r.must_call || j->r.strict || j->r.only || json);
     const char *param = calls ? "tools" : "response_format";
-    if (!j->r.format.json && !calls) return true;
+    if (!json && !calls) return true;
+    if (json && calls && s->o.calls->format->whole)
+        return api_bad(e, "response_format",
+                       "response_format: this model's calls (%s) are JSON too; set tool_choice to \"none\" or "
+                       "\"required\"",
+                       s->o.calls->format->name);
     if (find_words(s, &why) != ST_OK) return refuse(e, param, &why);
     write_key(key, &j->r, calls, &think);
     if ((j->under = find(s, key))) return true;
@@ -143,7 +150,7 @@ bool job_read_format(scheduler *s, job *j, api_error *e)
     if (st == ST_OK) keep(s, j->under);
     if (st == ST_UNSUPPORTED) sched_count(s, &s->counts.schemas[SCHEMA_UNSUPPORTED], 1);
     if (st == ST_USAGE) sched_count(s, &s->counts.schemas[SCHEMA_UNSATISFIABLE], 1);
-    return st == ST_OK || refuse(e, param, &why);
+    return st == ST_OK || refuse(e, *why.msg == '$' ? "response_format" : param, &why);
 }
 
 const grammar *compiled_grammar(const compiled *c)

@@ -50,6 +50,17 @@ static void make_id(char out[ID + 1], const gen *g, int index)
     out[ID] = 0;
 }
 
+/* True if an earlier call of the reply has this id. */
+static bool has_id(const api_events *l, const char *id)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        const char *name = l->text.p + l->list[i].at;
+        const size_t before = l->list[i].what == CALL_BEGIN ? strlen(name) + 1 : 0, n = l->list[i].n - before;
+        if (before && strlen(id) == n && memcmp(name + before, id, n) == 0) return true;
+    }
+    return false;
+}
+
 static status write_content(void *ctx, const char *text, size_t n, err *e)
 {
     gen *g = ctx;
@@ -67,7 +78,7 @@ static status take_event(void *ctx, call_event what, int index, const char *text
     if (what == CALL_TEXT) return text_out_add(&g->out, text, n, e);
     stop_text_rest(&g->out.stops, &rest, &k);
     TRY(write_content(g, rest, k, e));
-    if (what != CALL_BEGIN || strlen(text) + 1 < n)
+    if (what != CALL_BEGIN || (strlen(text) + 1 < n && !has_id(&g->events, text + strlen(text) + 1)))
         return api_events_add(&g->events, what, what == CALL_REASONING ? -1 : index, text, n, e);
     make_id(id, g, index);
     TRY(api_events_add(&g->events, what, index, text, n, e));
@@ -79,6 +90,7 @@ call_rules reply_rules(const scheduler *s, const api_request *r, const call_thin
 {
     const call_support *c = s->o.calls;
     return (call_rules){.format = c && r->calls ? c->format : NULL,
+                        .alone = r->format.json,
                         .tools = r->tools,
                         .think_open = thinking->open,
                         .think_close = thinking->close,

@@ -168,7 +168,8 @@ void compiled_release(scheduler *s, compiled *c);
 void compiled_free(scheduler *s);
 
 /* call_grammar.c: returns the grammar of the calls that a request requires or whose arguments follow schemas. */
-status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think, err *e);
+status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think,
+                    const schema_options *o, err *e);
 
 /* gen.c: prompts, logits and text of one sequence. ST_NOMEM, or an error of the session. */
 

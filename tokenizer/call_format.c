@@ -28,8 +28,17 @@
 /* Invocations in a section of DeepSeek, whose parameters say if they are text or JSON. */
 #define DSML(row, section)                                                                                             \
     {                                                                                                                  \
-        .name = row, .marks = {"｜DSML｜", section}, .open = "<｜DSML｜" section ">",                                  \
-        .close = "</｜DSML｜" section ">", .steps = {                                                                  \
+        .name = row,                                                                                                   \
+        .write = {.first = "<｜DSML｜" section ">\n",                                                                  \
+                  .before = "<｜DSML｜invoke name=\"",                                                                 \
+                  .after = "\">\n",                                                                                    \
+                  .end = DSML_END "\n",                                                                                \
+                  .last = "</｜DSML｜" section ">",                                                                    \
+                  .key = DSML_KEY,                                                                                     \
+                  .value = "\" string=\"true\">",                                                                      \
+                  .until = DSML_UNTIL "\n",                                                                            \
+                  .json = "\" string=\"false\">"},                                                                     \
+        .marks = {"｜DSML｜", section}, .open = "<｜DSML｜" section ">", .close = "</｜DSML｜" section ">", .steps = { \
             {.op = OP_WHITE},                                                                                          \
             {.op = OP_MARK, .mark = {"<｜DSML｜invoke name=\""}, .next = {2}},                                         \
             {.op = OP_NAME, .mark = {"\">"}, .next = {3}},                                                             \
@@ -37,7 +46,7 @@
             {.op = OP_MARK, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}},                                             \
             {.op = OP_KEY, .mark = {"\" string=\"true\">", "\" string=\"false\">"}, .next = {6, 7}},                   \
             {.op = OP_VALUE, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}, .until = DSML_UNTIL, .types = TYPE_STRING}, \
-            {.op = OP_VALUE, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}, .until = DSML_UNTIL, .types = TYPE_ANY},    \
+            {.op = OP_VALUE, .mark = {DSML_KEY, DSML_END}, .next = {5, 8}, .until = DSML_UNTIL, .types = TYPE_JSON},   \
             {.op = OP_CLOSE},                                                                                          \
             {.op = OP_WHITE},                                                                                          \
             {.op = OP_MARK, .mark = {"</｜DSML｜" section ">", "<｜DSML｜invoke name=\""}, .next = {11, 2}},           \
@@ -187,6 +196,12 @@ const call_format call_formats[] = {
                {.op = OP_MARK, .mark = {"<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>"}, .next = {11, 2}},
                {.op = OP_END}}},
     {.name = "kimi",
+     .write = {.first = "<|tool_calls_section_begin|>",
+               .before = "<|tool_call_begin|>functions.",
+               .number = ":",
+               .after = "<|tool_call_argument_begin|>",
+               .end = "<|tool_call_end|>",
+               .last = "<|tool_calls_section_end|>"},
      .marks = {"<|tool_calls_section_begin|>"},
      .open = "<|tool_calls_section_begin|>",
      .close = "<|tool_calls_section_end|>",
@@ -201,6 +216,7 @@ const call_format call_formats[] = {
                {.op = OP_MARK, .mark = {"<|tool_calls_section_end|>", "<|tool_call_begin|>"}, .next = {9, 2}},
                {.op = OP_END}}},
     {.name = "gemma4",
+     .write = {.before = "<|tool_call>call:", .end = "<tool_call|>"}, /* plain JSON, which the parser reads too */
      .marks = {"<|tool_call>"},
      .open = "<|tool_call>",
      .close = "<tool_call|>",

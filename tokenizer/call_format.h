@@ -34,11 +34,14 @@ typedef struct {
 } call_step;
 
 /* Texts of calls that are generated under a grammar. Calls: first, then one or more of before NAME after ARGS end, with
- * the separator in between, then last. ARGS is JSON, or parameters as tags: key NAME value TEXT until. NULL: empty. */
+ * the separator in between, then last. ARGS is JSON, or parameters as tags: key NAME value TEXT until, or, if `json` is
+ * not NULL, also key NAME json JSON until. `number` and the number of
+ * the call follow NAME. NULL: empty, or no number. */
 typedef struct {
     const char *first, *before, *after, *end, *separator, *last;
-    const char *key, *value, *until; /* key NULL: the arguments are JSON */
-    bool one;                        /* no second call */
+    const char *number;
+    const char *key, *value, *until, *json; /* key NULL: the arguments are JSON */
+    bool one;                               /* no second call */
 } call_writing;
 
 typedef struct {

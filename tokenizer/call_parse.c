@@ -99,7 +99,7 @@ static status release(call_parser *p, size_t n, err *e)
 
 static status in_text(call_parser *p, const symbol *y, err *e)
 {
-    const call_format *f = p->r.format;
+    const call_format *f = p->r.alone && p->any_text ? NULL : p->r.format;
     bool bare = false;
     if (y->special && !(f && mark_is_token(p, f->open, y))) return ST_OK;
     if (!f) return parser_put(p, CALL_TEXT, y->s, y->n, e);

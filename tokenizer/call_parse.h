@@ -21,6 +21,7 @@ enum { CALL_MOST = 128, CALL_HELD = 64 << 10, CALL_ARGS_MOST = 4 << 20 };
 
 typedef struct {
     const call_format *format;            /* NULL: calls are text */
+    bool alone;                           /* a reply that begins with text has no calls */
     const json_t *tools;                  /* OpenAI's array: names and types of parameters */
     const char *think_open, *think_close; /* markers of thinking; NULL: none */
     bool thinking;                        /* the reply starts inside thinking */

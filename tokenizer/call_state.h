@@ -39,6 +39,7 @@ struct call_parser {
     bool any_key;   /* a parameter was output */
     bool quoted;    /* the value is a string that streams */
     bool tagged;    /* OP_BARE: the string ends at a marker */
+    bool bare;      /* OP_BARE: the key ends at a colon */
     size_t n_args;
     call_text field, name, id, key, value, keys;
     call_object object;

@@ -418,9 +418,9 @@ static status bare_byte(call_parser *p, char c, step_result *what, err *e)
     const scan_state state = p->scan.state;
     const bool in_key = state == SCAN_STRING && p->scan.is_key;
     char add[8] = {c};
-    if (in_key && c == ':') snprintf(add, sizeof add, "\":");
-    else if ((state == SCAN_KEY || state == SCAN_FIRST_KEY) && !strchr("} \t\r\n\"", c))
-        snprintf(add, sizeof add, "\"%c", c);
+    if (state == SCAN_KEY || state == SCAN_FIRST_KEY) p->bare = !strchr("} \t\r\n\"", c);
+    if (in_key && p->bare && c == ':') snprintf(add, sizeof add, "\":");
+    else if ((state == SCAN_KEY || state == SCAN_FIRST_KEY) && p->bare) snprintf(add, sizeof add, "\"%c", c);
     return put_checked(p, add, strlen(add), what, e);
 }
 

@@ -105,6 +105,7 @@ static json_t *parse_as(const char *text, size_t n, unsigned types)
                          : json_is_array(j)   ? TYPE_ARRAY
                          : json_is_integer(j) ? TYPE_INTEGER | TYPE_NUMBER
                          : json_is_real(j)    ? TYPE_NUMBER
+                         : json_is_string(j)  ? TYPE_QUOTED
                                               : 0;
     if (j && (own & types)) return j;
     json_decref(j);

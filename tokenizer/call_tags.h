@@ -15,7 +15,8 @@ enum {
     TYPE_NUMBER = 16,
     TYPE_OBJECT = 32,
     TYPE_ARRAY = 64,
-    TYPE_ANY = TYPE_NULL | TYPE_BOOLEAN | TYPE_INTEGER | TYPE_NUMBER | TYPE_OBJECT | TYPE_ARRAY /* other than text */
+    TYPE_QUOTED = 128, /* a string as JSON, in quotes */
+    TYPE_JSON = TYPE_NULL | TYPE_BOOLEAN | TYPE_INTEGER | TYPE_NUMBER | TYPE_OBJECT | TYPE_ARRAY | TYPE_QUOTED
 };
 
 /* Types that a parameter of a function may have. */

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "grammar/grammar.h"
+#include "kernels/base/mem.h"
+#include "serve/sched_impl.h"
 #include "tests/tap.h"
 #include "tests/unit/calls_util.h"
 #include "tokenizer/call_reply.h"
@@ -13,6 +15,7 @@
 #include "tokenizer/chat.h"
 
 static tokenizer *tok;
+static grammar_vocab *words;
 
 /* A published template, the format found in it, and its marker of thinking. */
 static const char *const published[][3] = {
@@ -132,9 +135,50 @@ static bool comes_back(const call_support *s, const json_t *tools, const json_t 
     return same;
 }
 
-/* Calls that the selected template renders are read back. */
+/* True if the grammar of required calls allows the call that a template rendered. */
+static bool is_allowed(const call_support *s, json_t *tools, const token_list *ids, size_t from)
+{
+    const scheduler sched = {.o = {.tok = tok, .calls = s}};
+    const job j = {.r = {.tools = tools, .calls = true, .must_call = true}};
+    const char *head = s->format->write.first ? s->format->write.first : s->format->write.before;
+    grammar *g = NULL;
+    grammar_run *r = NULL;
+    token_list call = {0};
+    char *text = NULL;
+    bool ends = false;
+    err e = {0};
+    if (call_grammar(&g, &sched, &j, &(grammar_thinking){0}, NULL, &e) != ST_OK) return false;
+    status st = tokenizer_decode(tok, ids->ids + from, ids->n - from, true, &text, NULL, &e);
+    const char *at = st == ST_OK ? strstr(text, head) : NULL;
+    if (at) st = tokenizer_encode(tok, at, strlen(at), TOKENIZE_SPECIAL, &call, &e);
+    if (at && st == ST_OK) st = grammar_run_create(&r, g, words, &e);
+    for (size_t i = 0; r && i < call.n && !ends && grammar_run_accept(r, call.ids[i]); i++)
+        ends = grammar_run_may_end(r);
+    mem_free(text);
+    token_list_free(&call);
+    grammar_run_free(r);
+    grammar_drop(g);
+    return ends;
+}
+
+/* Templates whose blanks, ids or quotes differ from those of required calls. */
+static const char *const spelled_otherwise[] = {"GLM-4.7-Flash",
+                                                "Spark2.5",
+                                                "ik-GLM-5.2",
+                                                "poolside-Laguna-S-2.1",
+                                                "Mistral-Small-3.2-24B-Instruct-2506",
+                                                "mistralai-Mistral-Nemo-Instruct-2407",
+                                                "google-gemma-4-31B-it",
+                                                "google-gemma-4-31B-it-interleaved",
+                                                "Cohere2MoE",
+                                                "CohereForAI-c4ai-command-r7b-12-2024-tool_use"};
+
+/* Calls that the selected template renders are read back, and required calls may be these. */
 static void check_round(const call_support *s, const char *name)
 {
+    bool other = false;
+    for (size_t i = 0; i < sizeof spelled_otherwise / sizeof *spelled_otherwise; i++)
+        other |= strcmp(spelled_otherwise[i], name) == 0;
     json_t *tools = json_loads(round_tools, 0, NULL);
     const size_t skip = strcmp(s->format->name, "seed") == 0 ? 2 : 0; /* prints nested values in Python's spelling */
     for (size_t i = skip; i < sizeof round_args / sizeof *round_args; i++) {
@@ -143,6 +187,7 @@ static void check_round(const call_support *s, const char *name)
         size_t from = 0;
         const bool good = render_turn(tools, args, s->format->whole, &ids, &from);
         ok(good && comes_back(s, tools, args, &ids, from), "%s: call %zu comes back", name, i);
+        ok(good && is_allowed(s, tools, &ids, from) == !other, "%s: the grammar allows call %zu: %d", name, i, !other);
         token_list_free(&ids);
         json_decref(args);
     }
@@ -248,7 +293,7 @@ static bool find_thinking(json_t *talk, const char *on, call_thinking *out)
 }
 
 /* The parser and the grammar of a reply to a prompt agree that its thinking ends before an object. */
-static void check_agree(const char *name, const call_thinking *t, const grammar_vocab *words)
+static void check_agree(const char *name, const call_thinking *t)
 {
     static event_log log;
     const grammar_thinking think = {tok, t->open, t->close, t->inside};
@@ -307,9 +352,7 @@ static const char *const places[][2] = {
 
 static void check_places(void)
 {
-    grammar_vocab *words = NULL;
     err e = {0};
-    is_ok(grammar_vocab_create(&words, tok, (size_t)tokenizer_n_ids(tok), &e), &e, "a vocabulary");
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         char rel[200];
         snprintf(rel, sizeof rel, "templates/%s.jinja", published[i][0]);
@@ -322,10 +365,9 @@ static void check_places(void)
             json_t *talk = json_pack("[{s:s, s:s}]", "role", "user", "content", "a <think> b");
             if (!find_thinking(talk, k ? k == 1 ? "yes" : "no" : NULL, &t)) continue;
             ok(place_of(&t) == row[k], "%s: place %d is %c (%c)", published[i][0], k, place_of(&t), row[k]);
-            check_agree(published[i][0], &t, words);
+            check_agree(published[i][0], &t);
         }
     }
-    grammar_vocab_free(words);
 }
 
 /* The message that is continued, and none before it, opens and closes thinking. */
@@ -348,15 +390,92 @@ static void check_continued(void)
     }
 }
 
+/* ---- grammars ---- */
+
+/* Returns the grammar of a reply with a strict function f; json: or with an object. */
+static grammar *grammar_of(const char *format, bool json)
+{
+    json_t *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{"
+                               "\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,"
+                               "\"maximum\":9}},\"required\":[\"n\"],\"additionalProperties\":false}}}]",
+                               0, NULL);
+    const call_support support = {.format = call_format_named(format)};
+    const scheduler s = {.o = {.tok = tok, .calls = &support}};
+    const job j = {.r = {.tools = tools, .calls = true, .strict = true, .format = {.json = json}}};
+    grammar *g = NULL;
+    err e = {0};
+    is_ok(call_grammar(&g, &s, &j, &(grammar_thinking){0}, &(schema_options){.root = "$"}, &e), &e, "a grammar");
+    json_decref(tools);
+    return g;
+}
+
+/* How far a reply is allowed: not, up to a place where it must continue, or as a whole. */
+static char allowed(const grammar *g, const char *reply)
+{
+    token_list ids = {0};
+    grammar_run *r = NULL;
+    size_t n = 0;
+    err e = {0};
+    status st = tokenizer_encode(tok, reply, strlen(reply), TOKENIZE_SPECIAL, &ids, &e);
+    if (st == ST_OK) st = grammar_run_create(&r, g, words, &e);
+    while (st == ST_OK && n < ids.n && grammar_run_accept(r, ids.ids[n])) n++;
+    const char result = n < ids.n ? 'n' : grammar_run_may_end(r) ? 'y' : 'p';
+    token_list_free(&ids);
+    grammar_run_free(r);
+    return result;
+}
+
+/* Replies that are allowed with tool_choice auto: text, strict calls, and JSON instead of text. */
+static void check_auto(void)
+{
+    static const struct {
+        const char *format, *reply;
+        bool json;
+        char allowed;
+    } rows[] = {
+        {"llama3", "Hi {\"name\": \"f\", \"parameters\": {}}", false, 'y'},
+        {"llama3", "\n\u00e4", false, 'y'},
+        {"llama3", "{\"name\": \"f\", \"parameters\": {\"n\": 3}}", false, 'y'},
+        {"llama3", "\n{\"name\": \"f\", \"parameters\": {\"n\": 3}}", false, 'y'},
+        {"llama3", "{\"name\": \"f\", \"parameters\": {\"n\": 0", false, 'n'},
+        {"llama3", "{\"name\": \"f\", \"parameters\": {\"n\": 3", false, 'p'},
+        {"llama3", "{\"name\": \"f\", \"parameters\": {\"n\": 3}} a", false, 'n'},
+        {"llama3", "{\"a\"", false, 'n'},
+        {"llama3", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"n\": 3}}", false, 'y'},
+        {"llama3", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"n\": 0", false, 'n'},
+        {"llama3", "Now <|python_tag|>{\"name\": \"f\", \"parameters\": {\"n\": 3}}", false, 'y'},
+        {"llama3", "Now <|python_tag|>print(1)", false, 'n'},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 3}}\n</tool_call>", true, 'y'},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 3}}\n</tool_call>{}", true, 'n'},
+        {"hermes", "{\"a\": \"<tool_call>\"}", true, 'y'},
+        {"hermes", "Hi", true, 'n'},
+        {"kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:12<|tool_call_argument_begin|>{\"n\": 3}",
+         false, 'p'},
+        {"kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f<|tool", false, 'n'},
+        {"gemma4", "Hi <|tool_call>call:f{\"n\": 3}<tool_call|>", false, 'y'},
+        {"gemma4", "Hi <|tool_call>call:f{\"n\": 0", false, 'n'},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        grammar *g = grammar_of(rows[i].format, rows[i].json);
+        const char got = g ? allowed(g, rows[i].reply) : '?';
+        ok(got == rows[i].allowed, "%s: %s: %c", rows[i].format, rows[i].reply, got);
+        grammar_drop(g);
+    }
+}
+
 int main(void)
 {
     err e = {0};
     if (!is_ok(tokenizer_open(&tok, tap_path("tests/data/tokenizers/small/llama3"), &e), &e, "a tokenizer"))
         return tap_done();
+    if (!is_ok(grammar_vocab_create(&words, tok, (size_t)tokenizer_n_ids(tok), &e), &e, "a vocabulary"))
+        return tap_done();
     check_named();
     check_published();
     check_places();
     check_continued();
+    check_auto();
+    grammar_vocab_free(words);
     tokenizer_free(tok);
     return tap_done();
 }

@@ -126,6 +126,10 @@ static const reply_row rows[] = {
      "C:w#({\"city\": \"</a> b\", \"tags\": [{}, 1]})"},
     {"dsml", NULL, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"w\">\n" DSML("on", "false", "tru"),
      "C:w#({\"on\": \"tru\"})"},
+    {"dsml", NULL,
+     "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"w\">\n" DSML("city", "false", "\"a\\n\"")
+         DSML("on", "true", "\"a\"") DSML_END "</｜DSML｜function_calls>",
+     "C:w#({\"city\": \"a\\n\", \"on\": \"\\\"a\\\"\"})"},
     {"dsml", NULL, "<｜DSML｜function_calls>\nno", "T:<｜DSML｜function_calls>\nno"},
     {"deepseek", NULL, "a" DEEPSEEK(DS_CALL("w", "{\"days\": 1}") DS_CALL("v", "{}")),
      "T:a|C:w#({\"days\": 1})|C:v#({})"},
@@ -144,6 +148,8 @@ static const reply_row rows[] = {
      "<|tool_call>call:w{a:{b:[1,<|\"|>x<|\"|>,true],<|\"|>c "
      "d<|\"|>:null},e:{},f:[]}<tool_call|><|tool_call>call:v{}<tool_call|>.",
      "C:w#({\"a\":{\"b\":[1,\"x\",true],\"c d\":null},\"e\":{},\"f\":[]})|C:v#({})|T:."},
+    {"gemma4", NULL, "<|tool_call>call:w{\"city\": \"a <|\", \"x:y\": {\"z\": 1}, days: 3}<tool_call|>",
+     "C:w#({\"city\": \"a <|\", \"x:y\": {\"z\": 1}, \"days\": 3})"},
     {"gemma4", NULL, "<|tool_call>call:w{city:<|\"|>Par", "C:w#({\"city\":\"Par)"},
     {"gemma4", NULL, "<|tool_call>call:w{days:x}<tool_call|>", "C:w#({\"days\":)"},
     {"nemotron", NULL,

@@ -85,13 +85,6 @@ static void check_unsupported(void)
         ok(json_array_size(r.talk.tools) == 1 && !r.calls, "shows the tools, and calls are text");
         api_free(&r);
     }
-    static const char *const none[] = {"dsml", "dsml4", "kimi", "gemma4"};
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        ok(!read(&r, WITH("\"tool_choice\":\"required\""), none[i], false, &e) && e.code &&
-               strcmp(e.code, "tools_unsupported") == 0 && strcmp(e.param, "tools") == 0,
-           "a format without a grammar: %s", e.message);
-        if (ok(read(&r, WITH("\"n\":1"), none[i], false, &e), "%s: calls by choice", none[i])) api_free(&r);
-    }
 }
 
 static void check_messages(void)

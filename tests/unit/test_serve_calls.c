@@ -237,33 +237,74 @@ static void check_refused(void)
     free(text);
 }
 
-/* Strict arguments as tags are valid; a union of text and numbers, which tags do not tell apart, is refused. */
-static void check_tags(void)
+/* ---- formats ---- */
+
+#define STRICT                                                                                                         \
+    "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},\"k\":{\"enum\":["  \
+    "\"a\",null]}},\"required\":[\"n\"],\"additionalProperties\":false}"
+
+/* Strict calls are valid in all formats: random replies that end. */
+static void check_formats(void)
 {
-    static const char *const formats[] = {"qwen_xml", "glm", "seed", "invoke"};
     const call_format *before = v.calls.format;
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    for (const call_format *f = call_formats; f->name; f++) {
+        const bool tags = f->write.key && !f->write.json;
         char body[1024];
-        v.calls.format = call_format_named(formats[i]);
+        v.calls.format = f;
         snprintf(
             body, sizeof body,
             "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
-            "\"name\":"
-            "\"%s\",\"strict\":true,\"parameters\":%s}}],\"parallel_tool_calls\":false,\"tool_choice\":\"required\","
-            "\"max_tokens\":300," SAMPLING "}",
-            formats[i], SCHEMA);
+            "\"name\":\"%s\",\"strict\":true,\"parameters\":%s}}],\"tool_choice\":\"required\","
+            "\"max_tokens\":500," SAMPLING "%s}",
+            f->name, tags ? SCHEMA : STRICT, f->write.one ? "" : ",\"parallel_tool_calls\":false");
         json_t *j = answer("/v1/chat/completions", body);
         const json_t *message = json_object_get(first(j, "choices"), "message");
         const char *arguments = text_at(json_object_get(first(message, "tool_calls"), "function"), "arguments");
-        ok(fits(arguments), "%s: the arguments follow the schema: %s", formats[i], arguments ? arguments : "none");
+        json_t *given = arguments ? json_loads(arguments, 0, NULL) : NULL;
+        const json_t *n = json_object_get(given, "n"), *k = json_object_get(given, "k");
+        ok(json_object_size(given) == (k ? 2u : 1u) && json_integer_value(n) >= 1 && json_integer_value(n) <= 9 &&
+               (!k || json_is_null(k) || strcmp(json_string_value(k), "a") == 0),
+           "%s: the arguments follow the schema: %s", f->name, arguments ? arguments : "none");
+        json_decref(given);
         json_decref(j);
     }
+    v.calls.format = call_format_named("qwen_xml");
     char *text =
         body_at("/v1/chat/completions",
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\",\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"
                 "\"object\",\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"]}}}}}]}");
     ok(strstr(text, "parameters.properties.a: strict supports strings without"), "a union with text: %s", text);
+    free(text);
+    v.calls.format = before;
+}
+
+/* With tools and response_format a reply is calls or JSON. */
+static void check_json(void)
+{
+    static const char either[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"%d\"}],\"response_format\":{\"type\":\"json_schema\","
+        "\"json_schema\":{\"name\":\"x\",\"schema\":{\"enum\":[\"a\",7]}}},\"max_tokens\":90," TOOLS "%s}";
+    char body[1024];
+    for (int i = 0; i < 4; i++) {
+        snprintf(body, sizeof body, either, i, "");
+        json_t *j = answer("/v1/chat/completions", body);
+        const json_t *message = json_object_get(first(j, "choices"), "message"), *call = first(message, "tool_calls");
+        const char *content = text_at(message, "content"), *text = content ? content + strspn(content, " \n") : "";
+        const char *arguments = text_at(json_object_get(call, "function"), "arguments");
+        ok(call ? fits(arguments) && !content : strcmp(text, "\"a\"") == 0 || strcmp(text, "7") == 0,
+           "reply %d is a call or JSON: %s%s", i, text, call ? arguments : "");
+        json_decref(j);
+    }
+    snprintf(body, sizeof body, either, 0, ",\"tool_choice\":\"required\"");
+    json_t *j = answer("/v1/chat/completions", body);
+    ok(first(json_object_get(first(j, "choices"), "message"), "tool_calls"), "required calls remain calls");
+    json_decref(j);
+    const call_format *before = v.calls.format;
+    v.calls.format = call_format_named("llama3");
+    snprintf(body, sizeof body, either, 0, "");
+    char *text = body_at("/v1/chat/completions", body);
+    ok(strstr(text, "response_format: this model's calls (llama3) are JSON too"), "llama3 refuses: %s", text);
     free(text);
     v.calls.format = before;
 }
@@ -328,7 +369,8 @@ int main(void)
         check_models();
         check_refused();
         check_metrics();
-        check_tags();
+        check_formats();
+        check_json();
     }
     if (v.sched) sched_stop(v.sched);
     http_stop(v.http);
