@@ -301,10 +301,10 @@ static status next_ahead(sequence *q, err *e)
         TRY(session_queue(&q->s, 1, q->queued ? NULL : &q->ids.ids[q->n_fed], q->by ? &q->by : NULL, e));
         q->queued++;
     }
-    TRY(session_take(d, 1, &q->next, e));
+    status st = session_take(d, 1, &q->next, e);
     q->queued--;
-    q->n_fed++;
-    return ST_OK;
+    q->n_fed += st == ST_OK || st == ST_FORMAT;
+    return st;
 }
 
 /* Runs one step whose tokens the device chooses. */
@@ -315,26 +315,37 @@ static status next_queued(stepper *x, sequence *const *q, size_t n, err *e)
         x->ids[i] = q[i]->ids.ids[q[i]->n_fed];
         x->by[i] = q[i]->by;
     }
-    TRY(session_queue(x->s, n, x->ids, x->by[0] ? x->by : NULL, e));
-    TRY(session_take(x->d, n, x->ids, e));
-    for (size_t i = 0; i < n; i++) {
+    TRY(session_queue(x->s, n, x->ids, x->by, e));
+    status st = session_take(x->d, n, x->ids, e);
+    for (size_t i = 0; i < n && (st == ST_OK || st == ST_FORMAT); i++) {
         q[i]->next = x->ids[i];
         q[i]->n_fed++;
     }
-    return ST_OK;
+    return st;
+}
+
+/* True if the samplers choose by themselves from n rows of logits at once. */
+static bool can_queue(const stepper *x, sequence *const *q, size_t n)
+{
+    bool can = n <= SESSION_QUEUE_ROWS && n <= most_alike(x, n);
+    for (size_t i = 0; i < n; i++) can &= !q[i]->by || sampler_is_plain(q[i]->by);
+    return can;
+}
+
+bool sequence_on_device(const stepper *x, sequence *const *q, size_t n)
+{
+    return decoder_model(x->d)->be->ops->queues && can_queue(x, q, n);
 }
 
 status sequence_next(stepper *x, sequence *const *q, size_t n, err *e)
 {
-    bool looks = n > SESSION_QUEUE_ROWS || n > most_alike(x, n);
-    for (size_t i = 0; i < n; i++) looks |= q[i]->by && !sampler_is_plain(q[i]->by);
     if (n == 1 && q[0]->draft) {
         count_seen(q[0]);
         TRY(drafter_next(q[0]->draft, q[0]->s, q[0]->by, &q[0]->ids, q[0]->most, &q[0]->next, e));
         q[0]->n_fed++;
         return ST_OK;
     }
-    if (!looks) return n == 1 ? next_ahead(q[0], e) : next_queued(x, q, n, e);
+    if (can_queue(x, q, n)) return n == 1 ? next_ahead(q[0], e) : next_queued(x, q, n, e);
     TRY(sequence_decode(x, q, n, e));
     for (size_t i = 0; i < n; i++) q[i]->next = sequence_choose(q[i], stepper_row(x, i));
     return ST_OK;

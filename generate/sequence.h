@@ -107,8 +107,11 @@ status sequence_decode(stepper *x, sequence *const *q, size_t n, err *e);
 /* Chooses the next token of a sequence from its logits, which are modified. */
 int32_t sequence_choose(sequence *q, float *logits);
 /* Combines sequence_decode and sequence_choose; writes the tokens to `next` of each sequence. Chooses on the device if
- * possible, queues steps ahead, or uses drafts, which require n 1. */
+ * possible, queues steps ahead, or uses drafts, which require n 1. ST_FORMAT as for sequence_decode; if
+ * sequence_on_device, `next` is then -1 where logits are not finite, and valid elsewhere. */
 status sequence_next(stepper *x, sequence *const *q, size_t n, err *e);
+/* True if sequence_next chooses for these sequences on a device, so that their logits need not reach the host. */
+bool sequence_on_device(const stepper *x, sequence *const *q, size_t n);
 /* Forgets steps queued or verified beyond n_fed. */
 status sequence_settle(sequence *q, err *e);
 

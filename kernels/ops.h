@@ -251,7 +251,7 @@ typedef struct backend backend;
 typedef struct comm comm; /* comm.h */
 
 /* Number of host slots for backend_send, and bytes of each. */
-enum { BACKEND_SLOTS = 4, BACKEND_SLOT_BYTES = 1024 };
+enum { BACKEND_SLOTS = 4, BACKEND_SLOT_BYTES = 2048 };
 
 /* Upper bounds of future decode steps: rows, heads and their size, keys of a row, numbers of a row of activations; and
  * rows of prompts. exact: as in `linear`. */
@@ -315,8 +315,8 @@ typedef struct {
     OP(own, void, sum_rows, (backend *, buf out, buf x, buf at, buf by, size_t n, size_t terms, size_t cols))          \
     /* x += y, [n] f32 each. */                                                                                        \
     OP(own, void, add, (backend *, buf x, buf y, size_t n))                                                            \
-    /* ids[i] (i32 [n]) = index that rule[i] draws from row i of x [n, vocab] f32, with fraction[i] (f32 [n], in [0,   \
-     * 1)). See draw.h. x may change. */                                                                               \
+    /* ids[i] (i32 [2 n]) = index that rule[i] draws from row i of x [n, vocab] f32, with fraction[i] (f32 [n], in [0, \
+     * 1)); ids[n + i] = 1 if row i is finite, else 0. See draw.h. x may change. */                                    \
     OP(own, void, draw, (backend *, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf fraction))      \
     /* ---- ranks (comm.h); a single process is rank 0 of 1 ---- */                                                    \
     /* x [n] f32 becomes the sum over the ranks, with the same bits on all. */                                         \

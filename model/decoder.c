@@ -99,7 +99,7 @@ static void list_buffers(decoder *d, const model *m, const decoder_options *o, b
         {&d->xn, r * h * f},
         {&d->scratch, scratch_before(m, m->n_blocks, r)},
         {&d->logits, (logit_rows_of(o) * (size_t)c->vocab + ranks) * f},
-        {&d->next, o->max_batch * sizeof(int32_t)},
+        {&d->next, 2 * o->max_batch * sizeof(int32_t)},
         {&d->uniform, o->max_batch * f},
     };
     memcpy(out, all, sizeof all);
@@ -331,8 +331,7 @@ status decoder_logits(decoder *d, float *out, size_t row, size_t n, err *e)
     d->be->ops->download(d->be, out, buf_at(d->logits, row * vocab * sizeof *out), n * vocab * sizeof *out);
     backend_mark(d->be, STAGE_LOGITS);
     TRY(backend_fault(d->be, e));
-    d->checked = draw_finite(out, n * vocab);
-    if (d->checked) return ST_OK;
+    if (draw_finite(out, n * vocab)) return ST_OK;
     size_t i = 0;
     while (draw_finite(out + i * vocab, vocab)) i++;
     attn_seq *seq = d->seqs[d->n_tok == 1 ? row + i : 0];

@@ -26,15 +26,15 @@ struct decoder {
     float *host_logits; /* [logit_rows, vocab] */
     int64_t *host_pos;  /* [rows] */
     float host_freq[128];
-    float mscale[2];              /* one per rotary embedding */
-    attn_seq **seqs;              /* [max_rows] */
-    recurrent **states;           /* [max_rows]: recurrent states of seqs; NULL if the model has none */
-    size_t n_tok, head_first;     /* tokens per sequence in the last step; row of the step that logits row 0 is for */
-    buf next, uniform;            /* i32, f32 [max_batch]: tokens chosen by a step, and its random numbers */
+    float mscale[2];          /* one per rotary embedding */
+    attn_seq **seqs;          /* [max_rows] */
+    recurrent **states;       /* [max_rows]: recurrent states of seqs; NULL if the model has none */
+    size_t n_tok, head_first; /* tokens per sequence in the last step; row of the step that logits row 0 is for */
+    buf next, uniform; /* i32 [2 max_batch], f32 [max_batch]: choices of a step, with finiteness (see op draw), and its
+                          random numbers */
     float *host_uniform;          /* [max_batch] */
     draw_rule *rules;             /* [max_batch] */
     uint64_t n_queued, n_taken;   /* number of steps queued by session_queue, and taken */
-    bool checked;                 /* the logits checked last were finite */
     const model *scanned;         /* model whose weights a scan found to be finite */
     char fingerprint[SHA256_HEX]; /* model_fingerprint of m, computed at first use */
     bool paged;                   /* the mapped weights exceed the available memory: experts are read in advance */

@@ -460,16 +460,18 @@ static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
 {
     const backend_ops *o = d->be->ops;
     for (size_t i = 0; i < n; i++) {
-        d->rules[i] = by ? sampler_rule(by[i], d->host_pos[row + i] + 1) : (draw_rule){.top_p = 1};
-        d->host_uniform[i] = by ? sampler_uniform(by[i]) : 0;
+        sampler *s = by ? by[i] : NULL;
+        d->rules[i] = s ? sampler_rule(s, d->host_pos[row + i] + 1) : (draw_rule){.top_p = 1};
+        d->host_uniform[i] = s ? sampler_uniform(s) : 0;
     }
     o->upload(d->be, d->uniform, d->host_uniform, n * sizeof *d->host_uniform);
     o->draw(d->be, d->next, logits_of(d, row), n, (size_t)d->m->config.vocab, d->rules, d->uniform);
-    backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, n * sizeof(int32_t));
+    backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, 2 * n * sizeof(int32_t));
     backend_mark(d->be, STAGE_LOGITS);
 }
 
-/* True if logits are checked before each choice. A backend that queues checks only once, because a check waits. */
+/* True if logits are checked on the host before each choice. That would wait for a backend that queues: its choices are
+ * checked when they are taken. */
 static bool checks_choices(const decoder *d)
 {
     return !d->be->ops->queues;
@@ -486,7 +488,7 @@ static status queue_chosen(session *const *s, size_t n, const int32_t *ids, samp
     backend_step_end(d->be);
     TRY(st);
     d->n_queued++;
-    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, d->host_logits, 0, n, e);
+    return backend_fault(d->be, e);
 }
 
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e)
@@ -500,10 +502,25 @@ status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *c
     return queue_chosen(s, n, ids, by, 0, e);
 }
 
+/* Takes the choices of a queued step from n rows of logits. */
+static status take(decoder *d, size_t row, size_t n, int32_t *ids, err *e)
+{
+    int32_t got[2 * SESSION_QUEUE_ROWS];
+    bool finite = true;
+    backend_receive(d->be, got, (unsigned)(d->n_taken++ % BACKEND_SLOTS), 2 * n * sizeof *ids);
+    TRY(backend_fault(d->be, e));
+    for (size_t i = 0; i < n; i++) {
+        ids[i] = got[n + i] ? got[i] : -1;
+        finite &= got[n + i] != 0;
+    }
+    if (finite) return ST_OK;
+    TRY(decoder_logits(d, d->host_logits, row, n, e));
+    return err_set(e, ST_FORMAT, "%.40s: the logits of a step are not finite", d->m->name); /* others follow it */
+}
+
 status session_take(decoder *d, size_t n, int32_t *ids, err *e)
 {
-    backend_receive(d->be, ids, (unsigned)(d->n_taken++ % BACKEND_SLOTS), n * sizeof *ids);
-    return backend_fault(d->be, e);
+    return take(d, 0, n, ids, e);
 }
 
 /* ---- several steps of one session ---- */
@@ -537,8 +554,7 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     backend_step_begin(d->be);
     queue_step(&s, 1, n, ids, ATTN_VERIFY);
     backend_step_end(d->be);
-    bool later = d->checked || checks_choices(d);
-    status st = later ? backend_fault(d->be, e) : decoder_logits(d, d->host_logits, 0, n, e);
+    status st = backend_fault(d->be, e);
     if (st != ST_OK) take_back(s, length);
     return st;
 }
@@ -559,7 +575,7 @@ status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e
     if (checks_choices(d)) TRY(decoder_logits(d, d->host_logits, row, 1, e));
     queue_choice(d, row, 1, by ? &by : NULL);
     d->n_queued++;
-    return session_take(d, 1, id, e);
+    return take(d, row, 1, id, e);
 }
 
 /* ---- drafts ---- */

@@ -143,8 +143,7 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
  * tokens. */
 status session_verify(session *s, const int32_t *ids, size_t n, err *e);
 /* session_verified and session_verified_logits fail with ST_FORMAT if the row's logits are not finite; the rows stay in
- * the session. A backend that queues (backend_ops) checks the logits of session_verified and session_queue only once,
- * before the first choice, because each check waits for the device. */
+ * the session. */
 /* Returns the token that the sampler chooses from row `row` of the last session_verify (NULL: the most likely). The
  * token is for the position after that row's. Call once per row. */
 status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e);
@@ -161,12 +160,13 @@ status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *
 status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e);
 
 /* Queue decode steps that return no logits. session_queue feeds ids[i] to s[i]; with ids NULL, the choice of the last
- * queued step for row i. The samplers, which must be plain, choose the next tokens (by NULL: the most likely). Neither
- * waits for the device. session_take returns the choices of the queued steps in order, with the n of that step. Choices
- * equal those of session_decode and sampler_next. Queuing more than decoder_ahead steps gains nothing. Take all choices
- * before calling other functions. Errors: see session_decode, but nothing is chosen; a fault may be reported by a later
- * call. */
-enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / (int)sizeof(int32_t) };
+ * queued step for row i. The samplers, which must be plain, choose the next tokens (by, or one of them, NULL: the most
+ * likely). Neither waits for the device. session_take returns the choices of the queued steps in order, with the n of
+ * that step. Choices equal those of session_decode and sampler_next. Queuing more than decoder_ahead steps gains
+ * nothing. Take all choices before calling other functions. Errors: see session_decode; a fault may be reported by a
+ * later call. Logits that are not finite are an error of session_queue, and nothing is chosen; if the backend queues
+ * (backend_ops), of session_take, whose choice is then -1 in their rows and valid in the others. */
+enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / 2 / (int)sizeof(int32_t) };
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e);
 status session_take(decoder *d, size_t n, int32_t *ids, err *e);
 /* Returns the number of steps worth queuing while waiting for one; 0 if steps run synchronously. */

@@ -288,6 +288,17 @@ status gen_row(gen *g, scheduler *s, float *logits, err *e)
     return accept_token(g, s, id, e);
 }
 
+bool gen_needs_row(const gen *g)
+{
+    const api_request *r = &g->j->r;
+    return r->logprobs || r->max_tokens == 0 || g->q.draft || g->q.n_fed + 1 < g->q.ids.n;
+}
+
+status gen_chosen(gen *g, scheduler *s, err *e)
+{
+    return accept_token(g, s, g->q.next, e);
+}
+
 /* ---- drafts ---- */
 
 bool gen_drafts(const gen *g)

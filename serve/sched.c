@@ -159,6 +159,23 @@ static bool paused(job *j)
     return yes;
 }
 
+/* True if a device may choose the tokens of a step of the first n sequences of s->stepped. */
+static bool chooses_on_device(const scheduler *s, size_t n)
+{
+    if (!sequence_on_device(&s->x, s->batch, n)) return false;
+    for (size_t i = 0; i < n; i++)
+        if (gen_needs_row(s->stepped[i])) return false;
+    return true;
+}
+
+/* Runs one step of the first n sequences of s->stepped: to their rows of logits, or to the tokens chosen on_device. */
+static status run_step(scheduler *s, size_t n, bool on_device, err *e)
+{
+    if (!on_device) return sequence_decode(&s->x, s->batch, n, e);
+    for (size_t i = 0; i < n; i++) s->batch[i]->most = (size_t)s->stepped[i]->j->r.max_tokens - s->stepped[i]->n_new;
+    return sequence_next(&s->x, s->batch, n, e);
+}
+
 /* Runs one decode step of all decoding sequences. Returns its time, 0 if there are none. */
 static int64_t decode(scheduler *s)
 {
@@ -171,18 +188,19 @@ static int64_t decode(scheduler *s)
         s->batch[n++] = &g->q;
     }
     if (n == 0) return 0;
+    const bool on_device = chooses_on_device(s, n);
     int64_t t = clock_ns();
-    status st = sequence_decode(&s->x, s->batch, n, &e);
+    status st = run_step(s, n, on_device, &e);
     t = clock_ns() - t;
     for (size_t i = 0; i < n; i++) {
         gen *g = s->stepped[i];
         g->j->decode_ns += t;
         float *row = stepper_row(&s->x, i);
-        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, s->x.vocab))) {
+        if (st != ST_OK && !(st == ST_FORMAT && (on_device ? g->q.next >= 0 : draw_finite(row, s->x.vocab)))) {
             fail(g->j, &e);
         } else if (!g->j->ended) {
             err own = {0};
-            if (gen_row(g, s, row, &own) != ST_OK) fail(g->j, &own);
+            if ((on_device ? gen_chosen(g, s, &own) : gen_row(g, s, row, &own)) != ST_OK) fail(g->j, &own);
         }
     }
     sched_count(s, &s->counts.steps, 1);

@@ -182,6 +182,10 @@ status gen_open(gen *g, scheduler *s, err *e);
 status gen_prefill(gen *g, scheduler *s, err *e);
 /* Takes the logits after the last token fed, and may modify them. */
 status gen_row(gen *g, scheduler *s, float *logits, err *e);
+/* True if the next step's logits are needed for more than the choice of a token. */
+bool gen_needs_row(const gen *g);
+/* Takes the token that sequence_next has chosen. */
+status gen_chosen(gen *g, scheduler *s, err *e);
 /* True if the next tokens come from gen_draft, a step that verifies drafts. */
 bool gen_drafts(const gen *g);
 status gen_draft(gen *g, scheduler *s, err *e);

@@ -348,7 +348,10 @@ size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float fraction)
 void cpu_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf fraction)
 {
     (void)be; /* one thread: a row takes a few microseconds */
-    for (size_t i = 0; i < n; i++)
-        ((int32_t *)(void *)ids.p)[i] =
-            (int32_t)draw_by_rule(&rule[i], f32_at(x, 0) + i * vocab, vocab, f32_at(fraction, 0)[i]);
+    int32_t *id = (int32_t *)(void *)ids.p;
+    for (size_t i = 0; i < n; i++) {
+        float *row = f32_at(x, 0) + i * vocab;
+        id[n + i] = draw_finite(row, vocab);
+        id[i] = (int32_t)draw_by_rule(&rule[i], row, vocab, f32_at(fraction, 0)[i]);
+    }
 }

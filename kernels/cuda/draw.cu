@@ -118,15 +118,17 @@ static __device__ u64 block_total(const draw_room &r, u64 v)
     return sum;
 }
 
-/* Returns key and index of the first item in order, as one number. */
-static __device__ u64 first_of(const draw_room &r, const float *x, int n, bool greedy)
+/* Returns key and index of the first item in order, as one number. *is_finite: all items are. */
+static __device__ u64 first_of(const draw_room &r, const float *x, int n, bool greedy, bool *is_finite)
 {
-    u64 best = 0;
+    u64 best = 0, bad = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        if (!(fabsf(x[i]) <= FLT_MAX)) bad = 1;
         float v = greedy ? (x[i] >= -INFINITY ? x[i] + 0.0f : -INFINITY) : finite(x[i]);
         u64 item = (u64)key_of(v) << 32 | (0xffffffffu - (unsigned)i);
         best = max(best, item);
     }
+    *is_finite = block_most(r, bad) == 0;
     return block_most(r, best);
 }
 
@@ -374,7 +376,7 @@ static __device__ int draw_item_of(const draw_room &r, draw_items &s, const draw
 }
 
 static __global__ void __launch_bounds__(MOST_THREADS)
-    draw_k(int *ids, const float *x, int vocab, draw_batch b, const float *share)
+    draw_k(int *ids, int *good, const float *x, int vocab, draw_batch b, const float *share)
 {
     SHARED(u64, sum, [BINS]);
     SHARED(unsigned, count, [BINS]);
@@ -385,14 +387,15 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     SHARED(draw_found, found, [1]);
     const draw_room r = {sum, count, weight, key, at, word, found};
     const draw_row &rule = b.row[blockIdx.x];
-    u64 best = first_of(r, x + (size_t)blockIdx.x * vocab, vocab, rule.greedy);
+    bool is_finite;
+    u64 best = first_of(r, x + (size_t)blockIdx.x * vocab, vocab, rule.greedy, &is_finite);
     int id = (int)(0xffffffffu - (unsigned)best);
     draw_items s = {x + (size_t)blockIdx.x * vocab, vocab, 0, rule.by, 0, vocab, id};
     if (!rule.greedy) {
         s.top = of_key((unsigned)(best >> 32));
         id = draw_item_of(r, s, rule, share[blockIdx.x]);
     }
-    if (threadIdx.x == 0) ids[blockIdx.x] = id;
+    if (threadIdx.x == 0) ids[blockIdx.x] = id, good[blockIdx.x] = is_finite;
 }
 
 void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
@@ -408,9 +411,10 @@ void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_r
                         o->pos};
         }
         if (!cuda_begin(be, "draw")) return;
-        cudaError_t rc = launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0,
-                                cuda_stream(be), ptr<int>(ids) + i, (const float *)ptr<float>(x) + i * vocab,
-                                (int)vocab, b, (const float *)ptr<float>(share) + i);
+        cudaError_t rc =
+            launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0, cuda_stream(be),
+                   ptr<int>(ids) + i, ptr<int>(ids) + n + i, (const float *)ptr<float>(x) + i * vocab, (int)vocab, b,
+                   (const float *)ptr<float>(share) + i);
         cuda_check(be, rc, "draw [%zu, %zu]", rows, vocab);
     }
 }

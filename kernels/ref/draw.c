@@ -83,6 +83,7 @@ void ref_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_ru
     for (size_t i = 0; i < n; i++) {
         const float *row = (const float *)(const void *)x.p + i * vocab;
         float at = ref_get(fraction, DT_F32, i);
+        ((int32_t *)(void *)ids.p)[n + i] = draw_finite(row, vocab);
         ((int32_t *)(void *)ids.p)[i] = rule[i].temp == 0 ? largest(row, vocab) : choose(&rule[i], it, row, vocab, at);
     }
     mem_free(it);

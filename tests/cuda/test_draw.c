@@ -29,7 +29,7 @@ static void check_rows(backend *be, group *g, size_t n, int kind, rng *r, int *n
     err e = {0};
     draw_rule rule[ROWS];
     float share[ROWS], *x = xmalloc(ROWS * n * sizeof *x), *copy = xmalloc(n * sizeof *x);
-    int32_t got[ROWS], again[ROWS];
+    int32_t got[2 * ROWS], again[2 * ROWS];
     if (draw_create(&work, n, &e) != ST_OK) printf("Bail out! %s\n", e.msg);
     for (size_t i = 0; i < ROWS; i++) {
         make_row(x + i * n, n, kind, r);
@@ -51,6 +51,7 @@ static void check_rows(backend *be, group *g, size_t n, int kind, rng *r, int *n
         int32_t want = (int32_t)draw_by_rule(&rule[i], copy, n, share[i]);
         bool near = got[i] != want && rule[i].how == DRAW_RANK && is_beside(&rule[i], x + i * n, n, share[i], got[i]);
         *n_near += near;
+        group_note(g, got[ROWS + i] == draw_finite(x + i * n, n), "%zu ids, kind %d: finite or not", n, kind);
         group_note(g, got[i] == want || near, "%zu ids, kind %d, rule %zu, share %.8f: %d, the host's is %d", n, kind,
                    i % N_RULES, (double)share[i], got[i], want);
     }

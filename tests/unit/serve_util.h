@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "serve/http.h"
+#include "tests/unit/devices.h"
 #include "tests/unit/session_util.h"
 
 enum { REPLY = 1 << 20, N_TEXTS = 5, WAIT_MS = 20000 };
@@ -153,9 +154,9 @@ static inline bool start(err *e)
     const char *dir = "llama31-f32-tied";
     char rel[96];
     snprintf(rel, sizeof rel, "tests/data/models/%s", dir);
-    const backend_options cpu = {.device = "cpu", .n_threads = 1};
+    const backend_options device = {.device = METHOD_DEVICES[N_METHOD_DEVICES - 1], .n_threads = 1};
     const decoder_options rows = {.chunk = U_CHUNK, .max_batch = U_BATCH, .verify = SESSION_VERIFY_ROWS};
-    if (!is_ok(parts_open_with(&v.p, dir, cpu, rows, e), e, "the model is opened")) return false;
+    if (!is_ok(parts_open_with(&v.p, dir, device, rows, e), e, "the model is opened")) return false;
     if (!is_ok(tokenizer_open(&v.tok, tap_path(rel), e), e, "its tokenizer too")) return false;
     if (v.tools && !is_ok(call_support_find(&v.calls, v.tok, v.tools, e), e, "calls are described")) return false;
     const call_support *calls = v.tools ? &v.calls : NULL;

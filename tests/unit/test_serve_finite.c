@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests whose logits stop being finite: an error in the form of the request, and none for the others. */
+/* Requests whose logits stop being finite: an error in the form of the request, and none for the others.
+ * The choices of a device are those of the host. */
+/* Builds: shim */
 #include "config.h"
 
+#include "model/decoder.h"
 #include "tests/unit/poison.h"
 #include "tests/unit/serve_util.h"
 
@@ -49,6 +52,27 @@ static void check_beside(void)
     }
 }
 
+/* With logprobs the host chooses; without them, a device does. */
+static void check_choices(void)
+{
+    static const char *const how[] = {"\"temperature\":0", "\"temperature\":1.5",
+                                      "\"temperature\":1.2,\"top_k\":40,\"top_p\":0.9"};
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+        char more[2][96];
+        char *reply[2], *text[2];
+        for (int k = 0; k < 2; k++) {
+            uint64_t queued = v.p.dec->n_queued;
+            snprintf(more[k], sizeof more[k], ",%s%s", how[i], k ? ",\"logprobs\":1" : "");
+            reply[k] = ask(77, 0, more[k]);
+            text[k] = text_of(reply[k]);
+            bool chose = v.p.dec->n_queued > queued;
+            ok(chose == (k == 0 && v.p.m->be->ops->queues), "%s: chosen on the %s", more[k], chose ? "device" : "host");
+        }
+        ok(text[0] && text[1] && *text[0] && strcmp(text[0], text[1]) == 0, "%s: the same text", how[i]);
+        for (int k = 0; k < 2; k++) free(reply[k]), free(text[k]);
+    }
+}
+
 /* Tokens, then an error event and the end. */
 static void check_stream(void)
 {
@@ -67,6 +91,7 @@ int main(void)
     bool up = start(&e);
     if (up) {
         poison(v.p.m, POISON_KEYS, 0, U_VOCAB - 1);
+        check_choices();
         check_beside();
         check_error(U_VOCAB - 1, 0, "");
         check_error(U_VOCAB - 1, 2, ",\"n\":4");
