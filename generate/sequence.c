@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
 /* ---- sequences ---- */
@@ -35,11 +36,17 @@ void sequence_end(sequence *q)
     prefix_cache_release(&q->hit, q->cache);
 }
 
+static void free_restriction(restriction *x)
+{
+    if (x) grammar_run_free(x->run);
+    mem_free(x);
+}
+
 void sequence_close(sequence *q)
 {
     sequence_end(q);
     sampler_free(q->by);
-    grammar_run_free(q->under);
+    free_restriction(q->under);
     drafter_free(q->draft);
     token_list_free(&q->ids);
     *q = (sequence){0};
@@ -83,33 +90,49 @@ static void count_seen(sequence *q)
 
 static const uint64_t *allowed(void *ctx)
 {
-    return grammar_run_mask(ctx);
+    restriction *x = ctx;
+    const int64_t start = clock_ns();
+    const uint64_t *mask = grammar_run_mask(x->run);
+    x->mask_ns += clock_ns() - start;
+    return mask;
 }
 
 static void accept(void *ctx, int32_t id)
 {
-    (void)grammar_run_accept(ctx, id);
+    (void)grammar_run_accept(((restriction *)ctx)->run, id);
 }
 
 static void forget(void *ctx, size_t n)
 {
-    grammar_run_back(ctx, n);
+    grammar_run_back(((restriction *)ctx)->run, n);
 }
 
 static size_t fitting(void *ctx, const int32_t *ids, size_t n)
 {
-    return grammar_run_allows(ctx, ids, n);
+    return grammar_run_allows(((restriction *)ctx)->run, ids, n);
 }
 
 status sequence_restrict(sequence *q, const grammar *g, const grammar_vocab *v, err *e)
 {
-    grammar_run *run = NULL;
-    if (g) TRY(grammar_run_create(&run, g, v, e));
-    grammar_run_free(q->under);
-    q->under = run;
-    const sampler_limit limit = {allowed, accept, forget, fitting, run};
-    if (q->by) sampler_restrict(q->by, run ? &limit : NULL);
+    restriction *x = NULL;
+    if (g) {
+        TRY(MEM_NEW(&x, 1, e));
+        const status st = grammar_run_create(&x->run, g, v, e);
+        if (st != ST_OK) mem_free(x);
+        if (st != ST_OK) return st;
+    }
+    free_restriction(q->under);
+    q->under = x;
+    const sampler_limit limit = {allowed, accept, forget, fitting, x};
+    if (q->by) sampler_restrict(q->by, x ? &limit : NULL);
     return ST_OK;
+}
+
+int64_t sequence_mask_ns(sequence *q)
+{
+    const int64_t ns = q->under ? q->under->mask_ns : 0;
+    if (ns) q->under->mask_ns = 0;
+    return ns;
 }
 
 status sequence_accept(sequence *q, int32_t id, err *e)

@@ -10,10 +10,16 @@
 #include "grammar/grammar.h"
 #include "tokenizer/tokenizer.h"
 
+/* A constraint on a reply. */
+typedef struct {
+    grammar_run *run;
+    int64_t mask_ns; /* time spent on masks */
+} restriction;
+
 typedef struct {
     session *s;
     sampler *by;             /* NULL: greedy */
-    grammar_run *under;      /* constraint on the reply; NULL: none */
+    restriction *under;      /* NULL: none */
     drafter *draft;          /* NULL: single steps */
     prefix_cache *cache;     /* borrowed; NULL: none */
     token_list ids;          /* tokens that were fed, then tokens to feed */
@@ -53,6 +59,8 @@ status sequence_push(sequence *q, const int32_t *ids, size_t n, err *e);
 /* Constrains the current reply to a grammar, which begins with its first token; g NULL: no constraint. Borrows g and v.
  * Requires a sampler. ST_NOMEM. */
 status sequence_restrict(sequence *q, const grammar *g, const grammar_vocab *v, err *e);
+/* Returns the time of the masks since the last call, nanoseconds. */
+int64_t sequence_mask_ns(sequence *q);
 /* Appends a generated token, and counts it for the penalties. ST_FORMAT for the id -1: the grammar allows no token. */
 status sequence_accept(sequence *q, int32_t id, err *e);
 /* Removes the ids from n on, none of which was fed. */

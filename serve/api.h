@@ -77,16 +77,17 @@ typedef struct {
     const char *model; /* name as sent; NULL: the only model */
     api_prompt *prompts;
     size_t n_prompts;
-    chat_input talk;    /* conversation of a chat */
-    json_t *tools;      /* functions that a chat may call, in body; NULL: none */
-    bool calls;         /* calls are recognized in the reply */
-    bool one_call;      /* the reply ends after the first call */
-    bool must_call;     /* the reply is a call, after thinking */
-    bool strict;        /* arguments of a function follow its schema */
-    const json_t *only; /* function, or array of the functions, that may be called, in body; NULL: all */
-    json_t *effort;     /* variables of the template that reasoning_effort set; NULL: none */
-    json_t *changes;    /* names of the changes to messages that the template needed */
-    int64_t max_tokens; /* -1: not given */
+    chat_input talk;         /* conversation of a chat */
+    json_t *tools;           /* functions that a chat may call, in body; NULL: none */
+    bool calls;              /* calls are recognized in the reply */
+    bool one_call;           /* the reply ends after the first call */
+    bool must_call;          /* the reply is a call, after thinking */
+    bool strict;             /* arguments of a function follow its schema */
+    const json_t *only;      /* function, or array of the functions, that may be called, in body; NULL: all */
+    json_t *effort;          /* variables of the template that reasoning_effort set; NULL: none */
+    json_t *changes;         /* names of the changes to messages that the template needed */
+    int64_t max_tokens;      /* -1: not given */
+    int64_t thinking_budget; /* most tokens of thinking before its closing marker; -1: not given */
     int n, best_of;
     sampler_options sampling;
     bool seeded;

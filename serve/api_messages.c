@@ -154,6 +154,7 @@ static bool read_choice(const translation *t, api_error *e)
 static bool read_output(const translation *t, api_error *e)
 {
     const json_t *type = json_object_get(api_field(t->from, "thinking"), "type");
+    json_t *budget = json_object_get(api_field(t->from, "thinking"), "budget_tokens");
     const json_t *config = api_field(t->from, "output_config"), *format = api_field(config, "format");
     json_t *effort = api_field(config, "effort");
     const bool off = !type || api_is(type, "disabled");
@@ -164,6 +165,7 @@ static bool read_output(const translation *t, api_error *e)
                                 : json_string("medium"),
                        e))
         return false;
+    if (!off && budget && !translate_set(t, "thinking_budget", json_incref(budget), e)) return false;
     json_t *schema = json_object_get(format, "schema");
     if (format && (!api_is(json_object_get(format, "type"), "json_schema") || !schema))
         return api_bad(e, "output_config",

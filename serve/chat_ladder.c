@@ -20,6 +20,18 @@ static bool has_role(const json_t *m, const char *role)
 
 /* Each step returns the number of changes. */
 
+/* Missing contents become empty texts. */
+static int null_content(api_request *r, json_t *list)
+{
+    int n = 0;
+    (void)r;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *m = json_array_get(list, i), *content = json_object_get(m, "content");
+        if (!content || json_is_null(content)) n += json_object_set_new(m, "content", json_string("")) == 0;
+    }
+    return n;
+}
+
 /* System messages after the first other one become user turns. */
 static int late_system(api_request *r, json_t *list)
 {
@@ -116,8 +128,68 @@ static int split_calls(api_request *r, json_t *list)
 static const struct {
     const char *name;
     int (*change)(api_request *r, json_t *messages);
-} steps[] = {{"late_system", late_system},   {"merge_roles", merge_roles}, {"string_arguments", string_arguments},
-             {"no_reasoning", no_reasoning}, {"drop_effort", drop_effort}, {"split_calls", split_calls}};
+} steps[] = {{"null_content", null_content}, {"late_system", late_system},
+             {"merge_roles", merge_roles},   {"string_arguments", string_arguments},
+             {"no_reasoning", no_reasoning}, {"drop_effort", drop_effort},
+             {"split_calls", split_calls}};
+
+/* ---- silent faults ---- */
+
+static size_t count(const chat_text *t, const char *word)
+{
+    size_t n = 0;
+    for (const char *at = t->text; (at = strstr(at, word)); at++) n++;
+    return n;
+}
+
+/* Renders other messages. */
+static bool render_other(scheduler *s, const api_request *r, json_t *list, chat_text *out)
+{
+    chat_input in = r->talk;
+    in.messages = list;
+    return sched_render_chat(s, &in, out, NULL) == ST_OK;
+}
+
+/* True if the template prints missing contents as None: with empty ones the text has fewer of these words. */
+static bool prints_null(scheduler *s, api_request *r, const chat_text *t)
+{
+    if (!count(t, "None")) return false;
+    json_t *list = json_deep_copy(r->talk.messages);
+    chat_text with = {0};
+    const bool fewer =
+        null_content(r, list) && render_other(s, r, list, &with) && count(&with, "None") < count(t, "None");
+    chat_text_free(&with);
+    json_decref(list);
+    return fewer;
+}
+
+/* True if the template drops the system messages after the first other one: without them the text is the same. */
+static bool drops_system(scheduler *s, api_request *r, const chat_text *t)
+{
+    json_t *list = json_copy((json_t *)(uintptr_t)r->talk.messages);
+    const size_t n = json_array_size(list);
+    chat_text without = {0};
+    for (size_t i = n; i-- > 1;)
+        if (has_role(json_array_get(list, i), "system")) json_array_remove(list, i);
+    const bool same = json_array_size(list) < n && render_other(s, r, list, &without) && without.n == t->n &&
+                      memcmp(without.text, t->text, t->n) == 0;
+    chat_text_free(&without);
+    json_decref(list);
+    return same;
+}
+
+/* Changes the messages of which the template silently drops or distorts a part, and renders again. */
+static status repair(scheduler *s, api_request *r, chat_text *out, err *e)
+{
+    json_t *list = (json_t *)(uintptr_t)r->talk.messages;
+    for (int k = 0; k < 2; k++) {
+        if (!(k ? drops_system(s, r, out) : prints_null(s, r, out)) || !steps[k].change(r, list)) continue;
+        if (!api_note(r->changes, steps[k].name)) return err_set(e, ST_NOMEM, "out of memory for a request");
+        chat_text_free(out);
+        TRY(sched_render_chat(s, &r->talk, out, e));
+    }
+    return ST_OK;
+}
 
 status api_render_chat(scheduler *s, api_request *r, chat_text *out, err *e)
 {
@@ -128,5 +200,5 @@ status api_render_chat(scheduler *s, api_request *r, chat_text *out, err *e)
         if (!api_note(r->changes, steps[i].name)) return err_set(e, ST_NOMEM, "out of memory for a request");
         st = sched_render_chat(s, &r->talk, out, NULL);
     }
-    return st == ST_OK ? ST_OK : err_set(e, st, "%s", first.msg);
+    return st == ST_OK ? repair(s, r, out, e) : err_set(e, st, "%s", first.msg);
 }

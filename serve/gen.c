@@ -228,6 +228,7 @@ void gen_free(gen *g)
     sequence_close(&g->q);
     text_out_close(&g->out);
     call_parser_free(g->parser);
+    token_list_free(&g->closing);
     api_events_free(&g->events);
     mem_free(g->text.p);
     mem_free(g->tokens);
@@ -273,6 +274,16 @@ static status accept_token(gen *g, scheduler *s, int32_t id, err *e)
     return (int64_t)g->n_new < r->max_tokens ? ST_OK : finish(g, "length", e);
 }
 
+/* Chooses a token: one of the closing marker if thinking is at its budget. */
+static int32_t choose(gen *g, scheduler *s, float *logits)
+{
+    const int64_t budget = g->j->r.thinking_budget;
+    const int32_t id = sequence_choose(&g->q, logits);
+    if (g->q.under) sched_count_time(s, &s->counts.mask, sequence_mask_ns(&g->q));
+    const bool over = budget >= 0 && (int64_t)g->n_thinking >= budget && call_parser_thinks(g->parser);
+    return over && g->n_closing < g->closing.n ? g->closing.ids[g->n_closing++] : id;
+}
+
 status gen_row(gen *g, scheduler *s, float *logits, err *e)
 {
     const api_request *r = &g->j->r;
@@ -281,9 +292,9 @@ status gen_row(gen *g, scheduler *s, float *logits, err *e)
     if (q->n_fed < q->ids.n) /* a prompt token fed as a decode step */
         return r->echo ? score(g, q->ids.ids[q->n_fed], logits, vocab, e) : ST_OK;
     if (r->max_tokens == 0) return finish(g, "length", e);
-    if (!r->logprobs) return accept_token(g, s, sequence_choose(&g->q, logits), e);
+    if (!r->logprobs) return accept_token(g, s, choose(g, s, logits), e);
     memcpy(s->row, logits, vocab * sizeof *logits); /* sampling modifies the logits */
-    int32_t id = sequence_choose(&g->q, s->row);
+    int32_t id = choose(g, s, s->row);
     TRY(score(g, id, logits, vocab, e));
     return accept_token(g, s, id, e);
 }
@@ -303,7 +314,7 @@ status gen_chosen(gen *g, scheduler *s, err *e)
 
 bool gen_drafts(const gen *g)
 {
-    return g->q.draft && g->state == GEN_DECODES && g->q.n_fed >= g->prompt->n;
+    return g->q.draft && g->j->r.thinking_budget < 0 && g->state == GEN_DECODES && g->q.n_fed >= g->prompt->n;
 }
 
 status gen_draft(gen *g, scheduler *s, err *e)
@@ -313,6 +324,7 @@ status gen_draft(gen *g, scheduler *s, err *e)
     do {
         q->most = (size_t)g->j->r.max_tokens - g->n_new;
         TRY(sequence_next(&s->x, &q, 1, e));
+        if (q->under) sched_count_time(s, &s->counts.mask, sequence_mask_ns(q));
         TRY(score(g, q->next, s->row, s->x.vocab, e));
         TRY(accept_token(g, s, q->next, e));
     } while (g->state == GEN_DECODES && drafter_ready(q->draft, &q->ids));

@@ -402,7 +402,8 @@ void job_describe(job *j, char *out, size_t n)
                       (long long)u.generated);
     if (!j->r.chat || at < 0 || (size_t)at >= n) return;
     pthread_mutex_lock(&j->lock);
-    snprintf(out + at, n - (size_t)at, " | tools %zu, choice %s, %s%.8s, calls %d, %s", json_array_size(j->r.tools),
+    snprintf(out + at, n - (size_t)at, " | thinking %lld, tools %zu, choice %s, %s%.8s, calls %d, %s",
+             (long long)u.thinking, json_array_size(j->r.tools),
              json_is_object(choice)   ? "function"
              : json_is_string(choice) ? json_string_value(choice)
              : j->r.tools             ? "auto"

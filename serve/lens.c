@@ -26,7 +26,8 @@ struct lens_map {
 static bool read_spec(const scheduler *s, const job *j, const char *text, const char *kv, attn_spec *out, api_error *e)
 {
     err why = {0};
-    api_request r = {.attn = text, .budget = j->r.budget, .kv = kv, .skip = j->r.skip, .decode = -1};
+    api_request r = {
+        .attn = text, .budget = j->r.budget, .kv = kv, .skip = j->r.skip, .decode = -1, .thinking_budget = -1};
     int64_t decode;
     if (!r.skip && !s->o.attn.skip) r.skip = "0"; /* the same value for all compared strategies */
     return sched_spec(s, &r, out, &decode, &why) == ST_OK || api_bad(e, "strategies", "%s", why.msg);

@@ -98,11 +98,13 @@ call_rules reply_rules(const scheduler *s, const api_request *r, const call_thin
                         .special = c ? c->special : NULL};
 }
 
-status reply_open(gen *g, const scheduler *s, err *e)
+status reply_open(gen *g, scheduler *s, err *e)
 {
     g->rules = reply_rules(s, &g->j->r, &g->j->thinking);
     token_stream_keep_special(g->out.stream);
     g->out.write = write_content;
+    if (g->j->r.thinking_budget >= 0 && g->rules.think_close)
+        TRY(sched_encode(s, g->rules.think_close, strlen(g->rules.think_close), false, &g->closing, e));
     return call_parser_open(&g->parser, &g->rules, take_event, g, e);
 }
 

@@ -39,6 +39,8 @@ typedef struct {
     call_parser *parser; /* of a chat */
     api_events events;   /* output of a chat; in a stream, since the last chunk */
     size_t n_thinking;   /* number of tokens of thinking */
+    token_list closing;  /* marker that ends thinking at its budget */
+    size_t n_closing;    /* tokens of it that were chosen */
     api_token *tokens;   /* for logprobs */
     size_t n_tokens, cap_tokens, sent_tokens, sent_ids;
     int64_t sent_offset;
@@ -126,6 +128,7 @@ typedef struct {
     int64_t schemas[SCHEMA_RESULTS], calls[CALL_RESULTS];
     size_t running, used;               /* number of sequences and their planned bytes */
     histogram queue, first_token, step; /* queue, first_token: from the request's arrival */
+    histogram mask;                     /* of a token under a grammar */
 } sched_counts;
 
 struct scheduler {
@@ -199,7 +202,7 @@ void gen_drop_forks(job *j, scheduler *s);
 
 /* Returns how a reply is read. */
 call_rules reply_rules(const scheduler *s, const api_request *r, const call_thinking *thinking);
-status reply_open(gen *g, const scheduler *s, err *e);
+status reply_open(gen *g, scheduler *s, err *e);
 status reply_token(gen *g, const scheduler *s, int32_t id, err *e);
 /* True if the reply ends after its first call. */
 bool reply_ended(const gen *g);

@@ -292,4 +292,5 @@ void sched_metrics(scheduler *s, FILE *f)
     histogram_write(f, "kvasir_queue_seconds", &c.queue);
     histogram_write(f, "kvasir_first_token_seconds", &c.first_token);
     histogram_write(f, "kvasir_step_seconds", &c.step);
+    histogram_write(f, "kvasir_mask_seconds", &c.mask);
 }

@@ -321,8 +321,13 @@ refused 2 "expected 0700" "prompts that others can read" serve -m "$m" --port 0 
 
 start --log requests --api-key-file "$tmp/keys"
 get /v1/completions -H "Authorization: Bearer secret" -d '{"prompt":"Hidden words","max_tokens":3,"ignore_eos":true}'
+get /v1/chat/completions -H "Authorization: Bearer secret" \
+    -d '{"messages":[{"role":"user","content":"a"}],"max_tokens":1}'
 get /v1/models
 stop
+check "of a chat with thinking, tools and calls" grep -qE \
+    '200 \| prompt [0-9]+, cached 0, new 1 tokens \| thinking 0, tools 0, choice none, no constraint, calls 0, length \|' \
+    "$tmp/log"
 check "--log requests: a line per request" grep -qE \
     '^[0-9-]+T[0-9:]+Z key [a-z]+ /v1/completions 200 \| prompt [0-9]+, cached 0, new 3 tokens \| [0-9.]+ s$' "$tmp/log"
 check "a refused one has its address" grep -qE ' 127\.0\.0\.1 /v1/models 401 \|' "$tmp/log"

@@ -309,6 +309,62 @@ static void check_json(void)
     v.calls.format = before;
 }
 
+/* ---- templates ---- */
+
+/* Faults of templates that raise nothing are found and repaired. */
+static void check_repairs(void)
+{
+    static const char *const rows[][3] = {
+        {"{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+         "{\"role\":\"user\",\"content\":\"None\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":"
+         "\"x\",\"type\":"
+         "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"b\"}",
+         "[\"null_content\"]"},
+        {"{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}",
+         "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"}", "[\"late_system\"]"},
+        {"{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+         "{\"role\":\"user\",\"content\":\"None\"},{\"role\":\"system\",\"content\":\"b\"}", "null"},
+    };
+    v.calls.described = false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[1024];
+        err e = {0};
+        is_ok(tokenizer_set_template(v.tok, rows[i][0], &e), &e, "template %zu", i);
+        snprintf(body, sizeof body, "{\"messages\":[%s],\"max_tokens\":1}", rows[i][1]);
+        json_t *j = answer("/v1/chat/completions", body);
+        char *changes =
+            json_dumps(json_object_get(json_object_get(j, "kvasir"), "prompt_changes"), JSON_ENCODE_ANY | JSON_COMPACT);
+        is_str(changes ? changes : "null", rows[i][2], "template %zu: the changes", i);
+        free(changes);
+        json_decref(j);
+    }
+    v.calls.described = true;
+}
+
+/* Thinking ends at its budget: then the tokens of the closing marker follow. */
+static void check_budget(void)
+{
+    static const char *const bodies[][2] = {
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"ignore_eos\":true,"
+                                 "\"max_tokens\":40,\"seed\":1,\"thinking_budget\":5,\"draft\":\"ngram:adapt=off\"}"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"ignore_eos\":true,"
+                         "\"max_tokens\":40,\"seed\":1,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5}}"}};
+    token_list closing = {0};
+    err e = {0};
+    is_ok(tokenizer_encode(v.tok, "</think>", 8, TOKENIZE_SPECIAL, &closing, &e), &e, "the closing marker");
+    is_ok(tokenizer_set_template(v.tok, "{{ messages[0].content }}<think>\n{% if false %}</think>{% endif %}", &e), &e,
+          "a template that opens thinking");
+    for (int i = 0; i < 2; i++) {
+        json_t *j = answer(bodies[i][0], bodies[i][1]);
+        const json_t *of =
+            json_object_get(json_object_get(j, "usage"), i ? "output_tokens_details" : "completion_tokens_details");
+        is_int(json_integer_value(json_object_get(of, i ? "thinking_tokens" : "reasoning_tokens")),
+               5 + (long long)closing.n, "%s: tokens of thinking", bodies[i][0]);
+        json_decref(j);
+    }
+    token_list_free(&closing);
+}
+
 static long long usage(const json_t *answer, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(answer, "usage"), key));
@@ -371,6 +427,9 @@ int main(void)
         check_metrics();
         check_formats();
         check_json();
+        check_repairs();
+        check_budget();
+        ok(metric("kvasir_mask_seconds_count ") > 0, "the times of masks are counted");
     }
     if (v.sched) sched_stop(v.sched);
     http_stop(v.http);
