@@ -159,15 +159,15 @@ template <class T> static inline T *ptr(buf b)
 cuda_gemm *cuda_gemm_create(int device, cudaStream_t s);
 void cuda_gemm_destroy(cuda_gemm *g);
 const char *cuda_gemm_name(const cuda_gemm *g);
-/* Returns 0, CUDA_GEMM_REFUSED if the library has no kernel for it (nothing was queued), or the library's error
- * code. */
+/* Computes out [n, rows] = x w^T or, with add, out += x w^T. Returns 0, CUDA_GEMM_REFUSED if the library has no kernel
+ * for it (nothing was queued), or the library's error code. */
 enum { CUDA_GEMM_REFUSED = -1 };
 /* Converts the library's status: of INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED the library has queued nothing. */
 static inline int cuda_gemm_result(int rc)
 {
     return rc == 7 || rc == 8 || rc == 15 ? CUDA_GEMM_REFUSED : rc;
 }
-int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
+int cuda_gemm_run(cuda_gemm *g, float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows,
                   size_t cols);
 
 /* Joins the ranks; all must call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */

@@ -126,9 +126,9 @@ static uint32_t alignment(const void *p)
     return a;
 }
 
-static int multiply(cuda_gemm *g, const descriptions *d, float *out, const void *x, const void *w)
+static int multiply(cuda_gemm *g, const descriptions *d, float *out, bool add, const void *x, const void *w)
 {
-    float one = 1, zero = 0;
+    float one = 1, beta = add;
     uint32_t at_w = alignment(w), at_x = alignment(x), at_out = alignment(out);
     cublasLtMatmulHeuristicResult_t found;
     int n_found = 0;
@@ -140,17 +140,17 @@ static int multiply(cuda_gemm *g, const descriptions *d, float *out, const void 
                                               sizeof at_out));
     LT(cublasLtMatmulAlgoGetHeuristic_p(g->handle, d->op, d->w, d->x, d->out, d->out, d->wish, 1, &found, &n_found));
     if (n_found == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    LT(cublasLtMatmul_p(g->handle, d->op, &one, w, d->w, x, d->x, &zero, out, d->out, out, d->out, &found.algo,
+    LT(cublasLtMatmul_p(g->handle, d->op, &one, w, d->w, x, d->x, &beta, out, d->out, out, d->out, &found.algo,
                         g->workspace, WORKSPACE, g->stream));
     return 0;
 }
 
-int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
+int cuda_gemm_run(cuda_gemm *g, float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows,
                   size_t cols)
 {
     descriptions d = {};
     int rc = describe(g, &d, type, n, rows, cols);
-    if (rc == 0) rc = multiply(g, &d, out, x, w);
+    if (rc == 0) rc = multiply(g, &d, out, add, x, w);
     forget(g, &d);
     return cuda_gemm_result(rc);
 }

@@ -75,8 +75,9 @@ static void multiply_ours(backend *be, const projection *c, const linear_job *j)
     if (cuda_begin(be, "linear")) cuda_few(be, &one);
 }
 
-/* Applies the norm and computes the products, without gate and sum. */
-static void multiply_many(backend *be, const projection *c)
+/* Applies the norm and computes the products, without gate and sum; with add, a single product without bias is added to
+ * c->into. */
+static void multiply_many(backend *be, const projection *c, bool add)
 {
     float *scale;
     size_t n = c->n, cols = c->jobs[0].w.cols;
@@ -84,9 +85,11 @@ static void multiply_many(backend *be, const projection *c)
     for (size_t i = 0; in && i < c->n_jobs; i++) {
         const linear_job *j = &c->jobs[i];
         size_t all = n * j->w.rows;
-        int rc = cuda_gemm_run(cuda_of(be)->gemm, ptr<float>(j->out), in, j->w.p.p, j->w.type, n, j->w.rows, cols);
+        float *out = ptr<float>(add ? c->into : j->out);
+        int rc = cuda_gemm_run(cuda_of(be)->gemm, out, add, in, j->w.p.p, j->w.type, n, j->w.rows, cols);
         if (rc == CUDA_GEMM_REFUSED) {
             multiply_ours(be, c, j);
+            if (add) cuda_add(be, c->into, j->out, all);
             continue;
         }
         if (rc != 0) {
@@ -115,7 +118,7 @@ static void multiply(backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
     if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c);
-    else if (by_library(be, c, t)) multiply_many(be, c);
+    else if (by_library(be, c, t)) multiply_many(be, c, false);
     else cuda_few(be, c);
 }
 
@@ -147,6 +150,15 @@ static bool at_once(const backend *be, const projection *c)
     return cuda_few_aligned(c) && (c->norm.p.p ? c->norm.type == t : !c->gated);
 }
 
+/* True if the library can add its product to `into`: f16 products, biases and sums over ranks need a launch in between.
+ */
+static bool adds(const backend *be, const projection *c)
+{
+    const linear_job *j = c->jobs;
+    return c->into.p && c->into.p != c->x.p && c->n_jobs == 1 && !c->gated && !c->norm.p.p && !j->bias.p.p &&
+           j->w.type != DT_F16 && !((const cuda_ctx *)be->ctx)->nccl && by_library(be, c, j->w.type);
+}
+
 void cuda_project(backend *be, const projection *c)
 {
     const linear_job *j = c->jobs;
@@ -156,8 +168,12 @@ void cuda_project(backend *be, const projection *c)
         if (cuda_begin(be, "project")) multiply(be, c);
         return;
     }
+    if (c->n > 0 && adds(be, c)) {
+        if (cuda_begin(be, "project")) multiply_many(be, c, true);
+        return;
+    }
     if (c->norm.p.p && t != DT_F32 && alike(c) && by_library(be, c, t)) {
-        if (cuda_begin(be, "project")) multiply_many(be, c); /* norms x while converting it */
+        if (cuda_begin(be, "project")) multiply_many(be, c, false); /* norms x while converting it */
     } else {
         if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
         cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);

@@ -33,7 +33,7 @@ static const step_case cases[] = {
 static status open_as(engine_parts *p, const step_case *c, err *e)
 {
     const backend_options bo = {.device = "cuda", .n_threads = 1};
-    const decoder_options opt = {.chunk = U_CHUNK, .max_batch = U_BATCH};
+    const decoder_options opt = {.chunk = N_PROMPT, .max_batch = U_BATCH};
     const weights_options w = {.type = c->held};
     char rel[128];
     snprintf(rel, sizeof rel, "tests/data/models/%s", c->model);
@@ -82,8 +82,33 @@ static void count(const step_case *c)
     parts_close(&p);
 }
 
+/* Counts the launches of a layer in a chunk of a prompt. The library adds a product to what is there. */
+static void count_prompt(const char *name, long most)
+{
+    static float logits[U_VOCAB];
+    const step_case c = {name, "full", 1, most, DT_BF16};
+    engine_parts p;
+    session *s = NULL;
+    long at[2] = {0};
+    err e = {0};
+    if (is_ok(open_as(&p, &c, &e), &e, "%s", name)) {
+        status st = session_new(&s, &p, c.strategy, "f16", N_PROMPT, &e);
+        attn_watch(decoder_attn_work(p.dec), note, at);
+        if (st == ST_OK) st = live(s, N_PROMPT, 0, logits, &e);
+        attn_watch(decoder_attn_work(p.dec), NULL, NULL);
+        is_ok(st, &e, "a prompt of %d tokens", N_PROMPT);
+        printf("# launches: %s, prompt: %ld\n", name, at[1] - at[0]);
+        ok(at[1] - at[0] > 0 && at[1] - at[0] <= most, "%s, prompt: %ld launches a layer, at most %ld", name,
+           at[1] - at[0], most);
+        session_free(s);
+    }
+    parts_close(&p);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) count(&cases[i]);
+    count_prompt("qwen3-bf16", 15);
+    count_prompt("llama31-bf16-untied-sharded", 15);
     return tap_done();
 }

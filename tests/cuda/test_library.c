@@ -15,8 +15,11 @@ enum { N = 20, ROWS = 24, COLS = 40 };
 
 /* ---- products ---- */
 
-/* Computes out [N][ROWS] for weights of a type, with a bias; exact or not, of x or of its norm. */
-static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
+/* What is computed: products of x or of its norm with a bias, or a product added to other numbers. */
+enum { PLAIN, NORMED, ADDED, N_KINDS };
+
+/* Computes out [N][ROWS] for weights of a type; exact or not. */
+static void multiply(backend *be, dtype t, bool exact, int kind, float *out)
 {
     rng r = {7};
     device d = {.be = be};
@@ -24,15 +27,16 @@ static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
     linear_job j = {.out = put(&d, out, N * ROWS * sizeof *out)};
     buf from = put(&d, w, ROWS * COLS * sizeof *w), in = put(&d, x, N * COLS * sizeof *x);
     j.w = (weight){put(&d, w, ROWS * COLS * dtype_size(t)), t, ROWS, COLS, {NULL}};
-    j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS, {NULL}};
+    if (kind != ADDED) j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS, {NULL}};
     be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
     projection c = {.jobs = &j, .n_jobs = 1, .x = in, .n = N, .exact = exact, .eps = 1e-5f};
-    if (norm)
+    if (kind == NORMED)
         c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS, {NULL}},
         c.room = put(&d, x, N * COLS * sizeof *x);
-    if (norm) be->ops->project(be, &c);
+    if (kind == ADDED) c.into = put(&d, w, N * ROWS * sizeof *w);
+    if (kind != PLAIN) be->ops->project(be, &c);
     else be->ops->linear(be, &j, 1, in, N, exact);
-    be->ops->download(be, out, j.out, N * ROWS * sizeof *out);
+    be->ops->download(be, out, kind == ADDED ? c.into : j.out, N * ROWS * sizeof *out);
     drop(&d);
     free(x), free(w), free(bias);
 }
@@ -44,12 +48,13 @@ static void test_refusal(int how, const char *name)
     shim_gemm(how);
     backend *be = open_cuda();
     err e = {0};
-    for (int i = 0; i < 2 * (DT_BF16 + 1); i++) {
-        dtype t = (dtype)(i / 2);
-        multiply(be, t, true, i % 2, want);
-        multiply(be, t, false, i % 2, got);
+    for (int i = 0; i < N_KINDS * (DT_BF16 + 1); i++) {
+        static const char *const kinds[] = {"", ", normed", ", added"};
+        dtype t = (dtype)(i / N_KINDS);
+        multiply(be, t, true, i % N_KINDS, want);
+        multiply(be, t, false, i % N_KINDS, got);
         ok(how == SHIM_GEMM || memcmp(got, want, sizeof got) == 0, "%s, %s%s: products all the same", name,
-           dtype_name(t), i % 2 ? ", normed" : "");
+           dtype_name(t), kinds[i % N_KINDS]);
     }
     is_ok(backend_fault(be, &e), &e, "%s: no fault", name);
     is_int(strstr(be->about, "built-in GEMM") != NULL, how == SHIM_GEMM_MISSING || getenv("KVASIR_NO_CUBLASLT"),

@@ -36,20 +36,21 @@ static float get(const void *p, dtype t, size_t i)
     return t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-static void multiply(float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
+static void multiply(float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t r = 0; r < rows; r++) {
             float sum = 0;
             for (size_t c = 0; c < cols; c++) sum += get(x, type, i * cols + c) * get(w, type, r * cols + c);
-            out[i * rows + r] = sum;
+            out[i * rows + r] = add ? out[i * rows + r] + sum : sum;
         }
 }
 
-int cuda_gemm_run(cuda_gemm *, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
+int cuda_gemm_run(cuda_gemm *, float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows,
+                  size_t cols)
 {
     if (int rc = shim_next_call()) return rc;
     if (how == SHIM_GEMM_REFUSES) return cuda_gemm_result(15);
     if (how == SHIM_GEMM_INVALID) return cuda_gemm_result(7);
-    return shim_submit((const void *)multiply, [=] { multiply(out, x, w, type, n, rows, cols); });
+    return shim_submit((const void *)multiply, [=] { multiply(out, add, x, w, type, n, rows, cols); });
 }
