@@ -82,9 +82,10 @@ const cli_option shared_rows[] = {
     {MODEL, .name = "gemm", .arg = "auto|builtin", AT(run_options, engine.device.gemm),
      .help = "GEMM of prompts: the vendor's library (default, except in logits) or our own in float32",
      .man = "GEMM of prompts: the vendor's library (default) or our own in float32 (default of logits).\nIf the CPU "
-            "multiplies bf16 (level avx512_bf16) and the matrices are bf16, q8 or q4, auto rounds operands to bf16: "
-            "activations multiplied by bf16 matrices and, unless --kv is f32, queries, keys, values and weights in the "
-            "attention of prompts. Keys and values of f16 lose 3 of their 11 bits in these products, not in the cache. "
+            "multiplies bf16 (levels avx512_bf16 and amx) and the matrices are bf16, q8 or q4, auto rounds operands to "
+            "bf16: activations multiplied by bf16 matrices and, unless --kv is f32, queries, keys, values and weights "
+            "in the attention of prompts (level amx: to 16 bits, also with builtin). Keys and values of f16 lose 3 of "
+            "their 11 bits in these products, not in the cache. "
             "Sums and the softmax stay in float32. The error (NMSE) of attention is 1e-5, that of the built-in model's "
             "logits 5e-6, of which 4e-6 come from the other products. Models of f32 and f16 keep float32."},
     {MODEL, .name = "chunk", .arg = "N", WHOLE(1, 65536, 0), AT(run_options, engine.device.chunk),

@@ -40,13 +40,15 @@ endif
 EXTRA_DIST += %D%/base/reader_uring.c %D%/base/reader_uring_none.c
 EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
 cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
-  %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/decode.h %D%/cpu/codes_avx2.h %D%/cpu/codes_vbmi.h %D%/cpu/k_decode.c %D%/cpu/k_decode_codes.c %D%/cpu/k_prefill.c \
+  %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/decode.h %D%/cpu/codes_avx2.h %D%/cpu/codes_vbmi.h %D%/cpu/k_decode.c %D%/cpu/k_decode_codes.c %D%/cpu/prefill.h %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
   %D%/cpu/rows.h %D%/cpu/k_rows.c %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
   %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
+# The kernels that use tiles, compiled for the unit and emulated
+cpu_tile_sources = %D%/cpu/tile.h %D%/cpu/k_prefill_tiles.c %D%/cpu/k_table_tiles.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
-libkcpu_generic_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_generic_a_SOURCES = $(cpu_kernel_sources) $(cpu_tile_sources)
 libkcpu_generic_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=0
 if SIMD_AVX2
 noinst_LIBRARIES += libkcpu_avx2.a
@@ -68,6 +70,13 @@ kernel_libs += libkcpu_avx512_bf16.a
 libkcpu_avx512_bf16_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_avx512_bf16_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=3
 libkcpu_avx512_bf16_a_CFLAGS = $(AM_CFLAGS) $(AVX512BF16_CFLAGS)
+endif
+if SIMD_AMX
+noinst_LIBRARIES += libkcpu_amx.a
+kernel_libs += libkcpu_amx.a
+libkcpu_amx_a_SOURCES = $(cpu_tile_sources)
+libkcpu_amx_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=3 -DTILE_UNIT
+libkcpu_amx_a_CFLAGS = $(AM_CFLAGS) $(AVX512BF16_CFLAGS) $(AMX_CFLAGS)
 endif
 if SIMD_NEON
 noinst_LIBRARIES += libkcpu_neon.a libkcpu_neon_dot.a

@@ -172,7 +172,7 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_MISSED, READ_MISSED_VAR, 
  *         rotated by row i, a row of rope_table, in float32 as `rope` does it; p NULL: keys as stored.
  * pseudo  the rows stand for groups of tokens (means, centroids); their bytes are added to `read` as index.
  * rounded attn_prefill may round q, k, v and the weights to bf16 for its products if the CPU multiplies these faster
- *         (CUDA: to the type of the rows). Rows of f32 are exempt. bf16 has 8 bits of mantissa, f16 has 11. Sums and
+ *         (CUDA: to the type of the rows). Rows of f32 are exempt. Level amx always takes 16 bits (2e-10). Sums and
  *         the softmax stay in float32. Each of the four adds an NMSE of 2.4e-6 to the output, q and k times the
  *         variance of the scores; lse has the error of the scores. Bits still depend only on the query and its list.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k + bias, in float32. */

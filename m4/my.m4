@@ -14,10 +14,11 @@ AC_DEFUN([MY_NATIVE], [
   AS_IF([test -z "$cpu_flags" || test "$cross_compiling" = yes], [with_simd=$levels],
     [has avx2 fma f16c], [with_simd=avx2
      AS_IF([has avx512f avx512bw avx512vl avx512dq], [with_simd=avx512
-       AS_IF([has avx512_bf16 avx512_vnni avx512vbmi gfni], [with_simd=avx512_bf16])])])])
+       AS_IF([has avx512_bf16 avx512_vnni avx512vbmi gfni], [with_simd=avx512_bf16
+         AS_IF([test -n "$AMX_CFLAGS" && has amx_tile amx_bf16], [with_simd=amx])])])])])
 
 # MY_FLAGS: sets the flags for warnings, sanitizers and each SIMD level.
-AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= NEON_CFLAGS= NEON_DOT_CFLAGS= simd=generic
+AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= AMX_CFLAGS= NEON_CFLAGS= NEON_DOT_CFLAGS= simd=generic
   MY_TRY([WARN_CFLAGS], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wconversion -Wno-sign-conversion -Wdouble-promotion -ffp-contract=off])
   AS_IF([test "x$enable_werror" = xyes], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
   AS_IF([test -z "$OPENMP_CFLAGS"], [WARN_CFLAGS="$WARN_CFLAGS -Wno-unknown-pragmas"])
@@ -25,17 +26,21 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
     [SAN_FLAGS="-fsanitize=$enable_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer"])
   AS_IF([test "x$enable_fuzz" = xyes], [SAN_FLAGS="$SAN_FLAGS -fsanitize-coverage-ignorelist=$srcdir/tests/fuzz/ignore.txt"])
   AC_ARG_WITH([simd], [AS_HELP_STRING([--with-simd=LIST], [SIMD levels in addition to generic, e.g. avx2,avx512; native: best level of this CPU; default: all])], [], [with_simd=all])
-  have_avx2=no have_avx512=no have_avx512_bf16=no
+  have_avx2=no have_avx512=no have_avx512_bf16=no have_amx=no
   AS_CASE([$host_cpu], [x86_64|amd64], [
     AVX2_CFLAGS="-mavx2 -mfma -mf16c"
     AVX512_CFLAGS="$AVX2_CFLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq"
     AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni -mavx512vbmi -mgfni"
     levels="avx2 avx512 avx512_bf16"
+    MY_TRY([AMX_CFLAGS], [-mamx-tile -mamx-bf16])
+    AS_CASE([$AMX_CFLAGS], [*tile*bf16], [levels="$levels amx"], [AMX_CFLAGS=])
     AS_CASE([$with_simd], [all|yes], [with_simd=$levels], [native], [MY_NATIVE], [no], [with_simd=])
     for l in `echo "$with_simd" | tr , ' '`; do
       AS_CASE([" $levels "], [*" $l "*], [simd="$simd $l"; AS_VAR_SET([have_$l], [yes])],
         [AC_MSG_ERROR([--with-simd: '$l' is not one of $levels, all, native])])
     done
+    dnl amx has the kernels of avx512_bf16 except for those of tiles
+    AS_IF([test $have_amx = yes], [have_avx512_bf16=yes])
     AC_DEFINE([HAVE_X86_KERNELS], [1], [x86 SIMD levels can be built])],
     dnl the first scheduling pass ignores register pressure and spills tiles
     [aarch64], [simd="generic neon neon_dot"
@@ -45,12 +50,14 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
   AS_IF([test $have_avx2 = yes], [AC_DEFINE([HAVE_AVX2_KERNELS], [1], [built for AVX2])])
   AS_IF([test $have_avx512 = yes], [AC_DEFINE([HAVE_AVX512_KERNELS], [1], [built for AVX-512])])
   AS_IF([test $have_avx512_bf16 = yes], [AC_DEFINE([HAVE_AVX512_BF16_KERNELS], [1], [built for AVX-512 with BF16, VNNI, VBMI and GFNI])])
+  AS_IF([test $have_amx = yes], [AC_DEFINE([HAVE_AMX_KERNELS], [1], [built for AMX])])
   AM_CONDITIONAL([SIMD_AVX2], [test $have_avx2 = yes])
   AM_CONDITIONAL([SIMD_AVX512], [test $have_avx512 = yes])
   AM_CONDITIONAL([SIMD_AVX512_BF16], [test $have_avx512_bf16 = yes])
+  AM_CONDITIONAL([SIMD_AMX], [test $have_amx = yes])
   AM_CONDITIONAL([SIMD_NEON], [test -n "$NEON_DOT_CFLAGS"])
   AC_SUBST([WARN_CFLAGS]) AC_SUBST([SAN_FLAGS])
-  AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS]) AC_SUBST([NEON_CFLAGS]) AC_SUBST([NEON_DOT_CFLAGS])])
+  AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS]) AC_SUBST([AMX_CFLAGS]) AC_SUBST([NEON_CFLAGS]) AC_SUBST([NEON_DOT_CFLAGS])])
 
 # MY_SHARED: adds --disable-shared and sets `shared`. Finds the flags that objects need to go into a shared library with a
 # version script (PIC_FLAGS; empty for compilers that make PIE by default) by linking a test library.

@@ -14,7 +14,7 @@ enum {
     CHUNK = 2048,       /* keys of a decode piece: part of the result's definition */
     TOGETHER = 16,      /* jobs whose pieces are checked for shared rows */
     TASKS_A_THREAD = 4, /* minimum of tasks a thread before pieces with the same rows are combined in one task */
-    BLOCK_ROWS = 1032   /* maximum of query rows in a prefill piece; a multiple of every level's tile_rows */
+    BLOCK_ROWS = 1056   /* maximum of query rows in a prefill piece; a multiple of every level's tile_rows */
 };
 
 /* Query heads that read one kv head's rows through one list: a whole group, or a single head if each head has its own

@@ -10,6 +10,8 @@
 #include <string.h>
 #ifdef HAVE_X86_KERNELS
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #ifdef HAVE_NEON_KERNELS
 #include <sys/auxv.h>
@@ -30,6 +32,11 @@
 #define KERNELS_AVX512_BF16 &cpu_kernels_avx512_bf16
 #else
 #define KERNELS_AVX512_BF16 NULL
+#endif
+#ifdef HAVE_AMX_KERNELS
+#define KERNELS_AMX &cpu_kernels_amx
+#else
+#define KERNELS_AMX NULL
 #endif
 
 static bool always(void)
@@ -60,6 +67,21 @@ static bool has_avx512_bf16(void)
     return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
            __builtin_cpu_supports("gfni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
 }
+
+/* CPUID leaf 7, EDX bits 22 and 24: AMX-BF16, AMX-TILE. Linux allows a process to use the 8 KB of tile data only on
+ * request, which a virtual machine or a filter of system calls may refuse. The request holds for all threads of the
+ * process, now and later. */
+static bool has_amx(void)
+{
+#ifdef SYS_arch_prctl
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d = 0;
+    return has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) && (d & 1u << 24) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 #ifdef HAVE_NEON_KERNELS
@@ -69,13 +91,15 @@ static bool has_neon_dot(void)
 }
 #endif
 
-/* Ascending; the last usable level is chosen. */
+/* Ascending; the last usable level is chosen. The emulation, for tests, has the kernels of generic. */
 static const cpu_level levels[] = {
+    {"amx-emulated", &cpu_kernels_amx_emulated, false, always},
     {"generic", &cpu_kernels_generic, false, always},
 #ifdef HAVE_X86_KERNELS
     {"avx2", KERNELS_AVX2, false, has_avx2},
     {"avx512", KERNELS_AVX512, false, has_avx512},
     {"avx512_bf16", KERNELS_AVX512_BF16, true, has_avx512_bf16},
+    {"amx", KERNELS_AMX, true, has_amx},
 #endif
 #ifdef HAVE_NEON_KERNELS
     {"neon", &cpu_kernels_neon, false, always}, /* supported by every AArch64 CPU */
@@ -103,9 +127,9 @@ status cpu_choose_level(const cpu_level **out, err *e)
         *out = &levels[i];
         return ST_OK;
     }
-    char names[64] = "generic"; /* levels of this build */
-    for (size_t i = 1, n = strlen(names); i < N_LEVELS && n < sizeof names; i++)
-        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", levels[i].name);
+    char names[80]; /* levels of this build */
+    for (size_t i = 0, n = 0; i < N_LEVELS && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", levels[i].name);
     return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s'; use one of: %s", want, names);
 }
 

@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-#include "kernels/cpu/k.h"
+#include "kernels/cpu/prefill.h"
 #include "kernels/cpu/simd_pairs.h"
 
 enum { PANEL = TILE_VECS * VF_LANES, SUPER = PREFILL_ROWS / TILE_ROWS * TILE_ROWS };
@@ -34,15 +34,6 @@ typedef struct {
 INLINE size_t lanes_of(const int per, size_t n)
 {
     return per == 2 ? (n + 1) / 2 : n;
-}
-
-/* Reads entries [first, first + PANEL) to w->rows as floats; rows outside the list are unchanged. */
-static void panel_rows(const prefill_block *b, const tile_work *w, const row_source *from, int64_t first)
-{
-    int64_t lo = first > b->list_lo ? first : b->list_lo;
-    int64_t hi = first + PANEL < b->list_hi ? first + PANEL : b->list_hi;
-    if (lo >= hi) return;
-    LEVEL(k_rows)(w->rows + (size_t)(lo - first) * w->dim_pad, w->dim_pad, from, b->idx, lo, (size_t)(hi - lo));
 }
 
 /* Converts a row of n numbers, padded to pairs of vectors, to pairs in place. */
@@ -78,9 +69,9 @@ INLINE void pack_tile(const int per, const prefill_block *b, const tile_work *w,
 {
     for (size_t p = 0; p < PREFILL_KEYS; p += PANEL) {
         memset(w->rows, 0, PANEL * w->dim_pad * sizeof *w->rows);
-        panel_rows(b, w, &b->v, tile + (int64_t)p);
+        read_entries(w->rows, w->dim_pad, b, &b->v, tile + (int64_t)p, PANEL);
         pack_v(per, w, p);
-        panel_rows(b, w, &b->k, tile + (int64_t)p);
+        read_entries(w->rows, w->dim_pad, b, &b->k, tile + (int64_t)p, PANEL);
         pack_k(per, w, w->k + p * lanes_of(per, b->head_dim), b->head_dim);
     }
 }
@@ -167,18 +158,6 @@ INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *
         for (size_t r = 0; r < n; r += TILE_ROWS)
             tile_product(per, b->acc + (r0 + r) * pad + c, pad, w->s + r * PREFILL_KEYS, PREFILL_KEYS,
                          w->v + c * (PREFILL_KEYS / per), lanes_of(per, used), w->factor + r);
-}
-
-/* Computes the union of the entries that rows [r0, r0 + n) see; lo >= hi: none. */
-static void rows_see(const prefill_block *b, size_t r0, size_t n, int64_t *lo, int64_t *hi)
-{
-    *lo = INT64_MAX;
-    *hi = INT64_MIN;
-    for (size_t r = r0; r < r0 + n; r++) {
-        if (b->lo[r] >= b->hi[r]) continue;
-        if (b->lo[r] < *lo) *lo = b->lo[r];
-        if (b->hi[r] > *hi) *hi = b->hi[r];
-    }
 }
 
 /* Processes all key tiles that any row sees. */

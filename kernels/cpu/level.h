@@ -183,7 +183,7 @@ typedef struct {
 } x8_rows;
 
 /* The kernels: OP(type, name, arguments). */
-#define CPU_KERNELS(OP)                                                                                                \
+#define CPU_OTHER_KERNELS(OP)                                                                                          \
     OP(void, rmsnorm, (float *out, const float *x, const void *w, dtype wt, size_t n, size_t dim, float eps))          \
     OP(void, swiglu, (float *out, const float *gate, const float *up, size_t n))                                       \
     OP(void, gate, (float *x, const float *gate, size_t n))                                                            \
@@ -241,7 +241,6 @@ typedef struct {
     OP(void, merge,                                                                                                    \
        (float *out, float *lse, const float *acc, const float *top, const float *sum, size_t n_parts,                  \
         size_t acc_stride, size_t stat_stride, size_t dim))                                                            \
-    OP(void, prefill, (const prefill_block *b))                                                                        \
     /* block_ops.moments for channels [c0, c1). */                                                                     \
     OP(void, moments,                                                                                                  \
        (float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1))            \
@@ -311,6 +310,11 @@ typedef struct {
     /* Reads `bytes` (a multiple of 4,096) at the level's full speed; returns their sum as floats. */                  \
     OP(float, read_sum, (const void *p, size_t bytes))
 
+/* Those that levels with tiles (tile.h) have of their own. */
+#define CPU_TILE_KERNELS(OP) OP(void, prefill, (const prefill_block *b))
+
+#define CPU_KERNELS(OP) CPU_OTHER_KERNELS(OP) CPU_TILE_KERNELS(OP)
+
 #define KERNEL_POINTER(ret, name, args) ret(*name) args;
 
 typedef struct {
@@ -320,10 +324,13 @@ typedef struct {
     /* bits of codes (1 << bits) with which linear_qblocks is faster for prompts than unpacked panels in the vendor's
      * GEMM */
     unsigned qblock_gemm;
+    /* NULL: no tiles. Repeats c[j][i] += a[i] b[j] for i, j < 2 n times, whole tiles: shows the unit's sums and speed.
+     */
+    void (*tile_products)(float *c, const void *a, const void *b, size_t n);
     CPU_KERNELS(KERNEL_POINTER)
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512_bf16,
-    cpu_kernels_neon, cpu_kernels_neon_dot;
+    cpu_kernels_amx, cpu_kernels_amx_emulated, cpu_kernels_neon, cpu_kernels_neon_dot;
 
 #endif

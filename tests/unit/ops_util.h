@@ -23,13 +23,18 @@
 
 #define UNUSED_OK __attribute__((unused))
 
+/* Levels with tiles differ from others in prompt attention alone: only the tests of that define them. */
+#ifndef TILE_LEVELS
+#define TILE_LEVELS
+#endif
+
 static const dtype ALL_TYPES[] UNUSED_OK = {DT_F32, DT_F16, DT_BF16};
 #ifdef ON_CUDA
 static const char *const ALL_LEVELS[] UNUSED_OK = {"cuda"};
 #elif defined(HAVE_NEON_KERNELS)
-static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"};
+static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot", TILE_LEVELS};
 #else
-static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16"};
+static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16", TILE_LEVELS};
 #endif
 enum { N_ALL_LEVELS = sizeof ALL_LEVELS / sizeof ALL_LEVELS[0] };
 /* One TAP line for many cases; it shows the first failing case. */

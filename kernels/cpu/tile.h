@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* Levels with tiles have the kernels of the level below except for CPU_TILE_KERNELS: amx those of avx512_bf16,
+ * amx-emulated those of generic.
+ *
+ * Tiles are eight registers of 16 rows of 16 words, for products of pairs of bf16 numbers, the even one in the low half
+ * of a word. A tile in memory is 1 KB without gaps. Register numbers are literals.
+ *
+ *   tile_begin(u) tile_end(u)      configures the unit of this thread; releases it (about 300 cycles for both)
+ *   TILE_ZERO(u, t)                sets register t to 0
+ *   TILE_LOAD(u, t, p) TILE_STORE(u, t, p)
+ *   TILE_DOT(u, c, a, b)           c[i][j] += sum over k of a[i][k] . b[k][j], of floats c
+ *
+ * Either the unit of the CPU (AMX; TILE_UNIT is defined), or plain C with the same bits. The unit adds the products of
+ * the even numbers of a row by fused multiply-adds from zero, those of the odd ones likewise, then both sums, then the
+ * old value. Denormals count as 0 in operands and results. Source: Intel 64 and IA-32 Architectures Software
+ * Developer's Manual, TDPBF16PS; the order was confirmed on a Xeon for 1.5 million results. */
+#ifndef KERNELS_CPU_TILE_H
+#define KERNELS_CPU_TILE_H
+
+#include "kernels/cpu/k.h"
+
+enum { TILE_SIDE = 16, TILE_WORDS = TILE_SIDE * TILE_SIDE, PAIR_ROWS = 2 * TILE_SIDE /* query rows of two tiles */ };
+
+#ifdef TILE_UNIT
+
+#define TILES(name) name##_amx
+
+/* Operand of ldtilecfg. */
+typedef struct {
+    uint8_t palette, start, zero[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} __attribute__((aligned(64))) tile_unit;
+
+/* Not an intrinsic: that of GCC 12 names only 8 bytes of the configuration as its operand. */
+INLINE void tile_begin(tile_unit *u)
+{
+    *u = (tile_unit){.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        u->row_bytes[i] = 4 * TILE_SIDE;
+        u->rows[i] = TILE_SIDE;
+    }
+    __asm__ volatile("ldtilecfg %0" : : "m"(*u));
+}
+
+INLINE void tile_end(tile_unit *u)
+{
+    (void)u;
+    __asm__ volatile("tilerelease");
+}
+
+#define TILE_ASM(u, ...)                                                                                               \
+    do {                                                                                                               \
+        (void)(u);                                                                                                     \
+        __asm__ volatile(__VA_ARGS__);                                                                                 \
+    } while (0)
+#define TILE_ZERO(u, t) TILE_ASM(u, "tilezero %%tmm" #t : :)
+#define TILE_LOAD(u, t, p)                                                                                             \
+    TILE_ASM(u, "tileloadd (%0,%1,1), %%tmm" #t : : "r"((const void *)(p)), "r"((long)(4 * TILE_SIDE)) : "memory")
+#define TILE_STORE(u, t, p)                                                                                            \
+    TILE_ASM(u, "tilestored %%tmm" #t ", (%0,%1,1)" : : "r"((void *)(p)), "r"((long)(4 * TILE_SIDE)) : "memory")
+#define TILE_DOT(u, c, a, b) TILE_ASM(u, "tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+
+#else
+
+#include <math.h>
+
+#include "kernels/half.h"
+
+#define TILES(name) name##_amx_emulated
+
+typedef struct {
+    uint32_t t[8][TILE_WORDS];
+} tile_unit;
+
+INLINE void tile_begin(tile_unit *u)
+{
+    memset(u, 0, sizeof *u);
+}
+
+INLINE void tile_end(tile_unit *u)
+{
+    (void)u;
+}
+
+/* The float of these bits; 0 with the same sign for a denormal. */
+INLINE float tile_number(uint32_t bits)
+{
+    return bits_to_f32(bits & 0x7f800000 ? bits : bits & 0x80000000);
+}
+
+/* Splits words into the even and odd numbers. Returns false if a product with another such number may be no normal
+ * float, or not exact. */
+INLINE bool tile_split(float *even, float *odd, const uint32_t *w)
+{
+    bool plain = true;
+    for (int i = 0; i < TILE_WORDS; i++) {
+        even[i] = tile_number(w[i] << 16);
+        odd[i] = tile_number(w[i] & 0xffff0000);
+        float x = fabsf(even[i]), y = fabsf(odd[i]);
+        plain &= (x == 0 || (x > 0x1p-60f && x < 0x1p60f)) && (y == 0 || (y > 0x1p-60f && y < 0x1p60f));
+    }
+    return plain;
+}
+
+/* c[j] += sum over k of a[k] b[k][j]. plain: products are exact, so that fmaf, a slow call, is not needed. */
+INLINE void tile_chain(const bool plain, float *c, const float *a, const float *b)
+{
+    for (int k = 0; k < TILE_SIDE; k++, b += TILE_SIDE)
+        for (int j = 0; j < TILE_SIDE; j++) c[j] = plain ? c[j] + a[k] * b[j] : fmaf(a[k], b[j], c[j]);
+}
+
+static __attribute__((unused)) void tile_dot(uint32_t *c, const uint32_t *a, const uint32_t *b)
+{
+    float x[2][TILE_WORDS], y[2][TILE_WORDS];
+    bool plain = tile_split(x[0], x[1], a);
+    plain &= tile_split(y[0], y[1], b);
+    for (int i = 0; i < TILE_SIDE; i++, c += TILE_SIDE) {
+        float sum[2][TILE_SIDE] = {{0}};
+        for (int h = 0; h < 2; h++)
+            if (plain) tile_chain(true, sum[h], x[h] + i * TILE_SIDE, y[h]);
+            else tile_chain(false, sum[h], x[h] + i * TILE_SIDE, y[h]);
+        for (int j = 0; j < TILE_SIDE; j++)
+            c[j] = f32_to_bits(tile_number(f32_to_bits(sum[0][j] + sum[1][j] + tile_number(c[j]))));
+    }
+}
+
+#define TILE_ZERO(u, r)      memset((u)->t[r], 0, 4 * TILE_WORDS)
+#define TILE_LOAD(u, r, p)   memcpy((u)->t[r], p, 4 * TILE_WORDS)
+#define TILE_STORE(u, r, p)  memcpy(p, (u)->t[r], 4 * TILE_WORDS)
+#define TILE_DOT(u, c, a, b) tile_dot((u)->t[c], (u)->t[a], (u)->t[b])
+
+#endif
+
+#define TILES_DECLARE(ret, name, args) ret TILES(k_##name) args;
+CPU_TILE_KERNELS(TILES_DECLARE)
+
+#endif
