@@ -17,6 +17,8 @@ typedef struct {
     const scheduler *s;
     const job *j;
     const call_writing *w;
+    bool loose; /* only `strict` functions follow their schema */
+    bool lenient;
 } composer;
 
 /* A sequence of nodes; empty texts add none. */
@@ -122,7 +124,7 @@ static status strict_value(const composer *c, grammar_node *out, const json_t *f
     const json_t *all = json_object_get(function, "parameters");
     const json_t *own = json_object_get(json_object_get(all, "properties"), name);
     const unsigned types = call_type_of(function, name).types;
-    const schema_options o = {.root = root};
+    const schema_options o = {.root = root, .lenient = c->lenient};
     grammar_node value = -1;
     if (is_any_text(own)) {
         *out = text_value(c);
@@ -170,7 +172,7 @@ static status check_strict(const json_t *schema, const char *root, err *e)
 static status strict_tags(const composer *c, sequence_parts *p, const json_t *function, const char *root, err *e)
 {
     const json_t *schema = json_object_get(function, "parameters"), *v;
-    const schema_options o = {.root = root};
+    const schema_options o = {.root = root, .lenient = c->lenient};
     const char *names[CALL_MOST], *name;
     grammar_node after[CALL_MOST], rest, whole;
     sequence_parts end = {0};
@@ -212,24 +214,45 @@ static status add_number(const composer *c, sequence_parts *p, err *e)
     return st;
 }
 
+/* Adds the arguments of a function, and the end of the call. strict: they follow the schema. */
+static status add_arguments(const composer *c, sequence_parts *p, const json_t *function, const char *root, bool strict,
+                            err *e)
+{
+    const schema_options o = {.root = root, .lenient = c->lenient};
+    grammar_node node = -1;
+    if (c->w->key) return (strict ? strict_tags(c, p, function, root, e) : tag_arguments(c, p, function, e));
+    if (strict) TRY(grammar_schema(&node, c->b, json_object_get(function, "parameters"), &o, e));
+    add(p, strict ? node : grammar_object(c->b));
+    add_text(c, p, c->w->end);
+    return ST_OK;
+}
+
+/* True if the arguments of a function follow its schema without the member strict: the schema compiles, of which
+ * keywords that are not supported are left out. */
+static bool may_follow(const composer *c, const json_t *function, const char *root)
+{
+    composer trial = *c;
+    sequence_parts unused = {0};
+    trial.lenient = true;
+    if (c->loose || json_is_boolean(json_object_get(function, "strict")) ||
+        grammar_begin(&trial.b, true, NULL) != ST_OK)
+        return false;
+    const bool good = add_arguments(&trial, &unused, function, root, true, NULL) == ST_OK;
+    (void)grammar_finish(NULL, trial.b, -1, NULL);
+    return good;
+}
+
 /* Stores what follows the name of tool i: its arguments and the end of the call. */
 static status arguments_of(const composer *c, grammar_node *out, size_t i, const json_t *function, err *e)
 {
     char root[64];
     sequence_parts p = {0};
+    composer own = *c;
     if (c->w->number) TRY(add_number(c, &p, e));
     add_text(c, &p, c->w->after);
     snprintf(root, sizeof root, "tools[%zu].function.parameters", i);
-    if (c->w->key) {
-        if (json_is_true(json_object_get(function, "strict"))) TRY(strict_tags(c, &p, function, root, e));
-        else TRY(tag_arguments(c, &p, function, e));
-    } else if (json_is_true(json_object_get(function, "strict"))) {
-        const schema_options o = {.root = root};
-        grammar_node node;
-        TRY(grammar_schema(&node, c->b, json_object_get(function, "parameters"), &o, e));
-        add(&p, node);
-    } else add(&p, grammar_object(c->b));
-    if (!c->w->key) add_text(c, &p, c->w->end);
+    own.lenient = may_follow(c, function, root);
+    TRY(add_arguments(&own, &p, function, root, own.lenient || json_is_true(json_object_get(function, "strict")), e));
     *out = sequence_of(c, &p);
     return ST_OK;
 }
@@ -332,20 +355,26 @@ static status calls_or_json(const composer *c, grammar_node *out, grammar_node f
     return ST_OK;
 }
 
+static status compose(grammar **out, composer *c, const grammar_thinking *think, const schema_options *o, err *e)
+{
+    const call_format *f = c->s->o.calls->format;
+    grammar_node functions, root = -1;
+    TRY(grammar_begin(&c->b, true, e));
+    status st = functions_of(c, &functions, e);
+    if (st != ST_OK) root = -1;
+    else if (c->j->r.must_call) root = required(c, functions);
+    else if (c->j->r.format.json) st = calls_or_json(c, &root, functions, o, e);
+    else root = f->whole ? voluntary_whole(c, f->open, functions) : voluntary(c, f->open, functions);
+    if (st == ST_OK) return grammar_finish(out, c->b, grammar_think(c->b, think, root), e);
+    (void)grammar_finish(NULL, c->b, -1, NULL);
+    return st;
+}
+
 status call_grammar(grammar **out, const scheduler *s, const job *j, const grammar_thinking *think,
                     const schema_options *o, err *e)
 {
-    const call_format *f = s->o.calls->format;
-    composer c = {.s = s, .j = j, .w = &f->write};
-    grammar_node functions, root = -1;
-    TRY(grammar_begin(&c.b, true, e));
-    status st = functions_of(&c, &functions, e);
-    if (st != ST_OK) root = -1;
-    else if (j->r.must_call) root = required(&c, functions);
-    else if (j->r.format.json) st = calls_or_json(&c, &root, functions, o, e);
-    else root = f->whole ? voluntary_whole(&c, f->open, functions) : voluntary(&c, f->open, functions);
-    if (st == ST_OK) root = grammar_think(c.b, think, root);
-    if (st == ST_OK) return grammar_finish(out, c.b, root, e);
-    (void)grammar_finish(NULL, c.b, -1, NULL);
-    return st;
+    composer c = {.s = s, .j = j, .w = &s->o.calls->format->write};
+    if (compose(out, &c, think, o, NULL) == ST_OK) return ST_OK;
+    c.loose = true; /* all schemas together may be too large */
+    return compose(out, &c, think, o, e);
 }

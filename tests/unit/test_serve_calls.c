@@ -279,6 +279,30 @@ static void check_formats(void)
     v.calls.format = before;
 }
 
+/* Required calls without the member strict follow the schema too, without the keywords that are not supported. */
+static void check_absent(void)
+{
+    static const char *const formats[] = {"hermes", "qwen_xml"};
+    const call_format *before = v.calls.format;
+    for (size_t i = 0; i < 2; i++) {
+        char body[1024];
+        v.calls.format = call_format_named(formats[i]);
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"parallel_tool_calls\":false,"
+                 "\"tool_choice\":\"required\",\"max_tokens\":200," SAMPLING ",\"tools\":[{\"type\":"
+                 "\"function\",\"function\":{\"name\":\"%s\",\"parameters\":{\"type\":\"object\","
+                 "\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9,\"not\":{}}},"
+                 "\"required\":[\"n\"]}}}]}",
+                 formats[i]);
+        json_t *j = answer("/v1/chat/completions", body);
+        const json_t *call = first(json_object_get(first(j, "choices"), "message"), "tool_calls");
+        const char *arguments = text_at(json_object_get(call, "function"), "arguments");
+        ok(fits(arguments), "%s without strict: %s", formats[i], arguments ? arguments : "none");
+        json_decref(j);
+    }
+    v.calls.format = before;
+}
+
 /* With tools and response_format a reply is calls or JSON. */
 static void check_json(void)
 {
@@ -426,6 +450,7 @@ int main(void)
         check_refused();
         check_metrics();
         check_formats();
+        check_absent();
         check_json();
         check_repairs();
         check_budget();
