@@ -168,6 +168,11 @@ double meter_product(meter *m, product_kind kind)
     return 2.0 * PRODUCTS * n * n * n / product_ns(m, kind == PRODUCT_F32 ? DT_F32 : DT_BF16);
 }
 
+double meter_tiles(const meter *m)
+{
+    return m->cpu ? cpu_meter_tiles(m->cpu) : 0;
+}
+
 meter_usage meter_spent(const meter *m)
 {
     return m->cpu ? cpu_meter_usage(m->cpu) : (meter_usage){0};

@@ -20,6 +20,8 @@ void meter_limits(meter *m, kernel_limits *out);
 double meter_read(meter *m);
 /* Returns the rate of one product in 10^9 operations/s; 0 if this kind is not supported. */
 double meter_product(meter *m, product_kind kind);
+/* Like cpu_meter_tiles; 0 on a device. */
+double meter_tiles(const meter *m);
 /* Like cpu_meter_usage; all 0 on a device, whose threads are not the host's. */
 meter_usage meter_spent(const meter *m);
 

@@ -187,6 +187,12 @@ static size_t taken(const bench_samples *s)
     return s->n + s->refused[SAMPLE_PREEMPTED] + s->refused[SAMPLE_WAITED] + s->refused[SAMPLE_UNSTEADY];
 }
 
+/* The rate of tile products, where the level has tiles: shows if the unit is shared. */
+static void tile_column(const bench *b, table *t)
+{
+    if (meter_tiles(b->base.meter) > 0) table_column(t, TABLE_DETAIL2, 0, "tiles");
+}
+
 static status print_head(bench *b, const lineup *l, err *e)
 {
     const model *m = b->base.g.m;
@@ -202,6 +208,7 @@ static status print_head(bench *b, const lineup *l, err *e)
     table_column(t, TABLE_DETAIL2, 0, "MB/token");
     table_column(t, TABLE_DETAIL2, 0, "read GB/s");
     table_column(t, TABLE_DETAIL2, 0, "GFLOP/s");
+    tile_column(b, t);
     return table_flush(t, e);
 }
 
@@ -210,6 +217,11 @@ static void known_cell(table *t, bool is, double x, int decimals, const char *un
 {
     if (is) table_cell(t, "%.*f%s", decimals, x, unit);
     else table_cell(t, "-");
+}
+
+static void tile_cell(const bench *b, table *t, double rate)
+{
+    if (meter_tiles(b->base.meter) > 0) known_cell(t, rate > 0, rate, 0, "");
 }
 
 static status print_line(bench *b, const bench_line *l, err *e)
@@ -226,6 +238,7 @@ static status print_line(bench *b, const bench_line *l, err *e)
     known_cell(t, l->r.decode, l->bytes / 1e6, 2, "");
     known_cell(t, m->read_gbs > 0, m->read_gbs, 1, "");
     known_cell(t, !l->r.decode && m->limit > 0, m->limit, 0, "");
+    tile_cell(b, t, m->tiles);
     return table_flush(t, e);
 }
 
@@ -297,6 +310,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
                           known(l->sum.read_gbs > 0, l->sum.read_gbs), "samples", samples_json(l), "parts",
                           parts_json(l), "filled", l->r.filled);
     o = results_merge(results_merge(head, lineup_row_json(&l->spec)), o);
+    if (l->sum.tiles > 0) json_object_set_new(o, "tile_gflops", json_real(l->sum.tiles));
     if (!l->r.decode) return o;
     o = results_merge(o,
                       json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "kv_bytes", (json_int_t)l->r.held.kv, "index_bytes",
@@ -444,11 +458,13 @@ static status run_model(bench *b, err *e)
 static json_t *kernel_json(const char *name, const kernel_shape *s, const kernel_result *k, const sample_summary *m,
                            double ns)
 {
-    return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model", report_model(name), "kernel",
-                     k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget", (json_int_t)s->budget, "head_dim",
-                     (json_int_t)s->head_dim, "ns", ns, "spread", m->spread, "limit_share",
-                     known(k->need > 0 && m->fraction >= 0, m->fraction), "read_gbps",
-                     known(m->read_gbs > 0, m->read_gbs), "runs", (json_int_t)k->samples.n);
+    json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model", report_model(name),
+                          "kernel", k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget",
+                          (json_int_t)s->budget, "head_dim", (json_int_t)s->head_dim, "ns", ns, "spread", m->spread,
+                          "limit_share", known(k->need > 0 && m->fraction >= 0, m->fraction), "read_gbps",
+                          known(m->read_gbs > 0, m->read_gbs), "runs", (json_int_t)k->samples.n);
+    if (m->tiles > 0) json_object_set_new(o, "tile_gflops", json_real(m->tiles));
+    return o;
 }
 
 /* Prints a row: cost of an item, rate of bytes or operations, and the limit. */
@@ -471,11 +487,12 @@ static status print_kernel(bench *b, const char *name, const kernel_shape *s, co
     known_cell(t, k->need > 0, ns > 0 ? per_unit / ns : 0, 1, "");
     known_cell(t, compared, m.limit, 1, "");
     table_cell(t, "%zu/%zu", k->samples.n, taken(&k->samples));
+    tile_cell(b, t, m.tiles);
     return table_flush(t, e);
 }
 
 /* budgets: there are several; else the column is a detail. */
-static status kernel_columns(table *t, bool budgets, err *e)
+static status kernel_columns(const bench *b, table *t, bool budgets, err *e)
 {
     table_column(t, TABLE_LEFT, 27, "kernel");
     table_column(t, 0, 6, "ctx");
@@ -488,6 +505,7 @@ static status kernel_columns(table *t, bool budgets, err *e)
     table_column(t, TABLE_DETAIL2, 6, "G/s");
     table_column(t, TABLE_DETAIL2, 0, "limit G/s");
     table_column(t, TABLE_DETAIL2, 0, "samples");
+    tile_column(b, t);
     return table_flush(t, e);
 }
 
@@ -517,7 +535,7 @@ static status run_kernels(bench *b, const char *name, const model_config *c, err
               (int)c->n_kv_heads);
     TRY(paragraph_end(2, e));
     TRY(out_printf(e, "\n"));
-    TRY(kernel_columns(&b->base.rows, b->n_budget > 1, e));
+    TRY(kernel_columns(b, &b->base.rows, b->n_budget > 1, e));
     for (size_t x = 0; x < b->base.n_ctx; x++)
         for (size_t i = 0; i < b->n_budget; i++) {
             kernel_shape s = {.n_heads = (size_t)c->n_heads,

@@ -33,6 +33,7 @@ void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n)
         if (verdict[i] != SAMPLE_COUNTS) continue;
         s->ns[kept] = s->ns[i];
         s->read_gbs[kept] = s->read_gbs[i];
+        s->tiles[kept] = s->tiles[i];
         s->limit[kept++] = s->limit[i];
     }
     s->n_listed = kept;
@@ -42,7 +43,7 @@ void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n)
 static status take(bench_samples *s, size_t i, sample_verdict *verdict, const bench_timing *t, err *e)
 {
     meter_usage from, to;
-    double read[2] = {0}, product[2] = {0};
+    double read[2] = {0}, product[2] = {0}, tiles[2] = {0};
     int64_t ns = 0, waited = t->waited ? t->waited(t->ctx) : 0;
     if (t->prepare) TRY(t->prepare(t->ctx, e));
     if (!t->meter) {
@@ -51,9 +52,11 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
     } else {
         from = meter_spent(t->meter);
         read[0] = meter_read(t->meter);
+        tiles[0] = meter_tiles(t->meter);
         if (t->product) product[0] = meter_product(t->meter, t->kind);
         TRY(t->run(t->ctx, &ns, e));
         if (t->product) product[1] = meter_product(t->meter, t->kind);
+        tiles[1] = meter_tiles(t->meter);
         read[1] = meter_read(t->meter);
         to = meter_spent(t->meter);
         waited = t->waited ? t->waited(t->ctx) - waited : 0;
@@ -63,6 +66,7 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
     }
     s->ns[i] = (double)(ns > 0 ? ns : 1);
     s->read_gbs[i] = (read[0] + read[1]) / 2;
+    s->tiles[i] = (tiles[0] + tiles[1]) / 2;
     s->limit[i] = t->product ? (product[0] + product[1]) / 2 : s->read_gbs[i];
     return ST_OK;
 }
@@ -88,11 +92,12 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e)
 
 sample_summary samples_summary(const bench_samples *s, double work, double need)
 {
-    double speed[SAMPLES_MOST], read[SAMPLES_MOST], limit[SAMPLES_MOST], fraction[SAMPLES_MOST];
+    double speed[SAMPLES_MOST], read[SAMPLES_MOST], limit[SAMPLES_MOST], fraction[SAMPLES_MOST], tiles[SAMPLES_MOST];
     bool known = s->enough && s->n_listed > 0;
     for (size_t i = 0; i < s->n_listed; i++) {
         speed[i] = 1e9 * work / s->ns[i];
         read[i] = s->read_gbs[i];
+        tiles[i] = s->tiles[i];
         limit[i] = s->limit[i];
         known &= limit[i] > 0;
         fraction[i] = limit[i] > 0 ? need / s->ns[i] / limit[i] : 0;
@@ -101,5 +106,6 @@ sample_summary samples_summary(const bench_samples *s, double work, double need)
                             .spread = stats_spread(speed, s->n_listed),
                             .read_gbs = stats_median(read, s->n_listed),
                             .limit = stats_median(limit, s->n_listed),
+                            .tiles = stats_median(tiles, s->n_listed),
                             .fraction = known ? stats_median(fraction, s->n_listed) : -1};
 }

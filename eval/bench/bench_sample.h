@@ -44,6 +44,7 @@ typedef struct {
     bool enough; /* at least SAMPLES_LEAST (or all, if fewer) and a third count; else the lists hold all samples */
     size_t n_listed;
     double ns[SAMPLES_MOST], read_gbs[SAMPLES_MOST]; /* time; mean of the two readings */
+    double tiles[SAMPLES_MOST];                      /* meter_tiles, mean of the two readings */
     double limit[SAMPLES_MOST]; /* speed of products in 10^9 operations/s, or read_gbs; 0: unknown */
 } bench_samples;
 
@@ -52,9 +53,9 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e);
 /* Keeps the samples with verdict SAMPLE_COUNTS, or all n if these are not enough. */
 void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n);
 
-/* Medians over the lists: units of work per second and their spread, the bandwidth, the limit. */
+/* Medians over the lists: units of work per second and their spread, the bandwidth, the limit, meter_tiles. */
 typedef struct {
-    double speed, spread, read_gbs, limit;
+    double speed, spread, read_gbs, limit, tiles;
     double fraction; /* fraction of the limit that `need` reaches; -1: unknown */
 } sample_summary;
 /* Summarizes the samples. work: units (tokens) of one run; need: bytes or operations of one run. */

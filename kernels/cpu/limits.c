@@ -85,6 +85,18 @@ double cpu_meter_product(cpu_meter *m, product_kind kind)
     return 2.0 * ROWS * DIM * DIM / (double)(clock_ns() - t0);
 }
 
+double cpu_meter_tiles(const cpu_meter *m)
+{
+    enum { TIMES = 128, SIDE = 16, TILES = 4 };
+    const cpu_kernels *k = cpu_of(m->be)->k;
+    if (!k->tile_products) return 0;
+    k->tile_products((float *)(void *)m->out, m->x, m->w, 1); /* warm-up */
+    int64_t t0 = clock_ns();
+    k->tile_products((float *)(void *)m->out, m->x, m->w, TIMES);
+    int64_t t = clock_ns() - t0;
+    return 2.0 * TIMES * TILES * SIDE * SIDE * 2 * SIDE / (double)(t > 0 ? t : 1);
+}
+
 meter_usage cpu_meter_usage(const cpu_meter *m)
 {
     meter_usage u = {0};

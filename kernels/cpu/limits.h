@@ -31,6 +31,9 @@ enum { METER_READ = 64 << 20 };
 double cpu_meter_read(cpu_meter *m);
 /* Returns the rate of one product in 10^9 operations/s; 0 if this CPU or build does not support the kind. */
 double cpu_meter_product(cpu_meter *m, product_kind kind);
+/* Returns the rate of one thread's tile products in 10^9 operations/s, in a few microseconds; 0 without tiles. Another
+ * guest of the host that uses the unit halves it. */
+double cpu_meter_tiles(const cpu_meter *m);
 
 /* Writes random numbers near 0.01 as f32 and as bf16, small ones as bytes, because zeros and denormals differ in speed.
  * bytes is even. */
