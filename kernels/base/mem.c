@@ -151,7 +151,10 @@ size_t mem_prefetch(const void *p, size_t bytes)
         if (mincore(at + i, n, here) != 0) return bytes;
         for (size_t k = 0; k < n / page; k++) absent += !(here[k] & 1);
     }
-    if (absent) madvise(at, all, MADV_WILLNEED); /* a refusal affects speed only */
+    if (absent) {                      /* a refusal affects speed only */
+        madvise(at, all, MADV_RANDOM); /* a page that is absent nevertheless does not bring its neighbours */
+        madvise(at, all, MADV_WILLNEED);
+    }
     return absent * page < bytes ? bytes - absent * page : 0;
 }
 
