@@ -19,10 +19,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (!tools && !(tools = json_loads(tools_text, 0, NULL))) abort();
     int n_formats = 0;
     while (call_formats[n_formats].name) n_formats++;
+    const bool thinks = data[0] & 0x80, channel = data[1] & 2;
     const call_rules r = {.format = &call_formats[data[0] % n_formats],
+                          .alone = data[1] & 4,
                           .tools = tools,
-                          .think_open = data[0] & 0x80 ? "<think>" : NULL,
-                          .think_close = data[0] & 0x80 ? "</think>" : NULL,
+                          .think_open = !thinks   ? NULL
+                                        : channel ? "<|channel>thought"
+                                                  : "<think>",
+                          .think_close = !thinks   ? NULL
+                                         : channel ? "<channel|>"
+                                                   : "</think>",
                           .thinking = data[0] & 0x40,
                           .special = data[1] & 1 ? special_marks : NULL};
     for (size_t i = 0; i < n; i++) cut[i] = (unsigned char)((data[1] >> (i % 7)) ^ data[i]);
