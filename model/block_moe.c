@@ -21,7 +21,7 @@ typedef struct {
     buf gate, up;
 } buffers;
 
-/* Where n rows go. A row has `terms` outputs: those of its chosen experts in descending order of probability, and the
+/* Routes of n rows. A row has `terms` outputs: those of its chosen experts in descending order of probability, and the
  * shared expert's. */
 typedef struct {
     size_t terms;

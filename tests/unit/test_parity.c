@@ -183,15 +183,15 @@ static void check_model(const char *name, const setting *set)
     st_close(f);
 }
 
-/* Decodes the last tokens of the prompt in two sessions, the second one token behind the first, as a batch. */
-static status decode_both(run_parts *r, session *behind, const int32_t *ids, float *got, err *e)
+/* Decodes the last tokens of the prompt in two sessions, the second shorter by one token, as a batch. */
+static status decode_both(run_parts *r, session *shorter, const int32_t *ids, float *got, err *e)
 {
     enum { BEFORE = N_PROMPT / 2 };
     const size_t vocab = (size_t)r->m->config.vocab;
     const prefill_options o = {.which = LOGITS_LAST};
-    session *both[] = {r->s, behind};
+    session *both[] = {r->s, shorter};
     TRY(session_prefill(&r->s, 1, ids, BEFORE + 1, &o, e));
-    TRY(session_prefill(&behind, 1, ids, BEFORE, &o, e));
+    TRY(session_prefill(&shorter, 1, ids, BEFORE, &o, e));
     for (size_t i = BEFORE; i + 1 < N_PROMPT; i++) {
         const int32_t next[] = {ids[i + 1], ids[i]};
         TRY(session_decode(both, 2, next, got + 2 * (i - BEFORE) * vocab, e));
@@ -206,7 +206,7 @@ static void check_batch(const char *name, const setting *set)
     err e = {0};
     st_file *f = NULL;
     run_parts r = {0};
-    session *behind = NULL;
+    session *shorter = NULL;
     attn_spec spec;
     const attn_options ao = {.kv = kv_plain(set->kv)};
     snprintf(rel, sizeof rel, "tests/data/models/%s/expected.safetensors", name);
@@ -214,22 +214,22 @@ static void check_batch(const char *name, const setting *set)
     snprintf(rel, sizeof rel, "tests/data/models/%s", name);
     if (st == ST_OK) st = open_run(&r, tap_path(rel), set, N_PROMPT, &e);
     if (st == ST_OK) st = attn_spec_parse(&spec, set->attn, &ao, &e);
-    if (st == ST_OK) st = session_create(&behind, r.dec, &spec, session_of(N_PROMPT), &e);
+    if (st == ST_OK) st = session_create(&shorter, r.dec, &spec, session_of(N_PROMPT), &e);
     if (is_ok(st, &e, "%s: opens", name) && !config_is_dynamic(&r.m->config)) { /* a step rotates by another length */
         const int32_t *ids = (const int32_t *)(const void *)st_find(f, "input_ids")->data;
         const float *want = (const float *)(const void *)st_find(f, "logits")->data;
         const size_t vocab = (size_t)r.m->config.vocab, steps = N_PROMPT / 2 - 1;
         float *got = calloc(2 * steps * vocab, sizeof(float)), *rows = malloc(2 * steps * vocab * sizeof(float));
-        for (size_t i = 0; i < 2 * steps; i++) { /* the second sequence is one token behind */
+        for (size_t i = 0; i < 2 * steps; i++) { /* the second sequence is shorter by one token */
             const size_t at = N_PROMPT / 2 + i / 2 + (i % 2 == 0);
             memcpy(rows + i * vocab, want + at * vocab, vocab * sizeof(float));
         }
-        is_ok(decode_both(&r, behind, ids, got, &e), &e, "%s: steps of two sequences", name);
+        is_ok(decode_both(&r, shorter, ids, got, &e), &e, "%s: steps of two sequences", name);
         compare(got, rows, 2 * steps * vocab, set->nmse, name);
         free(got);
         free(rows);
     }
-    session_free(behind);
+    session_free(shorter);
     close_run(&r);
     st_close(f);
 }
