@@ -298,7 +298,7 @@ typedef struct {
     /* Runs rmsnorm, linear, swiglu, all_reduce and add in this order, each if it is requested. */                     \
     OP(plain, void, project, (backend *, const projection *))                                                          \
     /* Runs n projections without norm and into, of one `exact`. Each has the bits of its own call. No buffer of one   \
-     * is written by another. */                                                                                                \
+     * is written by another. */                                                                                       \
     OP(own, void, project_each, (backend *, const projection *list, size_t n))                                         \
     /* Converts w, a matrix of elements, to type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */          \
     OP(own, void, quantize, (backend *, buf out, dtype type, weight w))                                                \

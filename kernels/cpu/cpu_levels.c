@@ -91,15 +91,18 @@ static bool has_neon_dot(void)
 }
 #endif
 
-/* Ascending; the last usable level is chosen. The emulation, for tests, has the kernels of generic. */
+/* Ascending; the last usable level is chosen. So those with tiles are chosen by KVASIR_CPU only: the unit has never run
+ * amx, and its emulation is for tests. */
 static const cpu_level levels[] = {
     {"amx-emulated", &cpu_kernels_amx_emulated, false, always},
+#ifdef HAVE_X86_KERNELS
+    {"amx", KERNELS_AMX, true, has_amx},
+#endif
     {"generic", &cpu_kernels_generic, false, always},
 #ifdef HAVE_X86_KERNELS
     {"avx2", KERNELS_AVX2, false, has_avx2},
     {"avx512", KERNELS_AVX512, false, has_avx512},
     {"avx512_bf16", KERNELS_AVX512_BF16, true, has_avx512_bf16},
-    {"amx", KERNELS_AMX, true, has_amx},
 #endif
 #ifdef HAVE_NEON_KERNELS
     {"neon", &cpu_kernels_neon, false, always}, /* supported by every AArch64 CPU */
