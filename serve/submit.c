@@ -47,14 +47,19 @@ static bool check_ids(const scheduler *s, const token_list *l, api_error *e)
     return true;
 }
 
+/* True if the reply of a chat continues the assistant's last message. */
+static bool continues_message(const chat_input *talk)
+{
+    const json_t *last = json_array_get(talk->messages, json_array_size(talk->messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    return talk->end == CHAT_CONTINUES && role && strcmp(role, "assistant") == 0;
+}
+
 static status encode_chat(scheduler *s, job *j, token_list *out, err *e)
 {
-    const json_t *list = j->r.talk.messages, *last = json_array_get(list, json_array_size(list) - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
+    const bool continues = continues_message(&j->r.talk); /* rendering may replace messages */
     TRY(api_render_chat(s, &j->r, &j->text, e));
-    if (s->o.calls)
-        j->thinking = call_thinking_of(s->o.tok, &j->text,
-                                       j->r.talk.end == CHAT_CONTINUES && role && strcmp(role, "assistant") == 0);
+    if (s->o.calls) j->thinking = call_thinking_of(s->o.tok, &j->text, continues);
     return kept_encode(s, j, out, e);
 }
 
