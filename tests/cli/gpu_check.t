@@ -50,6 +50,9 @@ out_has 'gpu_peer.py" --device $device --shape llama-3.1-8b' "the peer"
 "$RUN" --help-attn list | sed -n 's/^  \([a-z0-9][a-z0-9]*\) .*/\1/p' | grep -vxE 'all|auto' >"$tmp/attn"
 check "a text of every strategy of the program" test \
     "$(sed -n 's/.*, text-\([a-z0-9]*\):.*/\1/p' "$tmp/out" | grep -vxE 'tp|kv' | sort | tr '\n' ' ')" = "$(sort "$tmp/attn" | tr '\n' ' ')"
+mkfifo "$tmp/fifo"
+check "a dry run ends if nobody reads its output" sh -c "timeout 60 sh '$SRCDIR/scripts/gpu_check' --dry-run first --out '$tmp/closed' >'$tmp/fifo' & \
+    head -n 1 <'$tmp/fifo' && wait \$! ; test \$? -ne 124"
 gpu --dry-run first
 check "ten minutes on a card that is not there" test "$(grep -c '^#' "$tmp/out")" -eq 5
 
