@@ -70,10 +70,15 @@ static kvasir_score score_of(const float *logits, size_t vocab, int32_t id)
     return (kvasir_score){(float)-logits_nll(logits, vocab, id), logits_argmax(logits, vocab)};
 }
 
-/* Returns the score of the first token to feed, from the session's current logits. */
-static kvasir_score first_score(const kvasir_session *s, int32_t id)
+/* Computes the score of the next token to feed, from the session's current logits. */
+static status next_score(kvasir_score *out, const kvasir_session *s, int32_t id, err *e)
 {
-    return s->has_logits ? score_of(s->logits, s->m->x.vocab, id) : (kvasir_score){NAN, -1};
+    const float *logits;
+    *out = (kvasir_score){NAN, -1};
+    if (!s->has_logits) return ST_OK;
+    TRY(lib_logits_get(s, &logits, e));
+    *out = score_of(logits, s->m->x.vocab, id);
+    return ST_OK;
 }
 
 typedef struct {
@@ -123,18 +128,18 @@ static status feed_prompt(feeding *f, err *e)
         return st;
     }
     s->prompt_ns += clock_ns() - t;
-    memcpy(s->logits, s->m->x.logits, s->m->x.vocab * sizeof *s->logits);
-    s->has_logits = true;
+    lib_logits_set(s, s->m->x.logits);
     s->has_read = false;
     return ST_OK;
 }
 
-/* Sets the error of a step of n sessions. Names the session whose logits are not finite. */
-static status step_error(const kvasir_model *m, size_t n, status st, const err *why, err *e)
+/* Sets the error of a step of n sessions. Names the session whose logits are not finite. chosen: the device chose the
+ * next tokens, -1 for such a session. */
+static status step_error(const kvasir_model *m, size_t n, bool chosen, status st, const err *why, err *e)
 {
     size_t i = 0;
     if (st != ST_FORMAT || n == 1) return err_set(e, st, "%s", why->msg);
-    while (i + 1 < n && draw_finite(stepper_row(&m->x, i), m->x.vocab)) i++;
+    while (i + 1 < n && (chosen ? m->batch[i]->next >= 0 : draw_finite(stepper_row(&m->x, i), m->x.vocab))) i++;
     return err_set(e, st, "session %zu: %s", i, why->msg);
 }
 
@@ -161,7 +166,9 @@ static status verify(kvasir_session *s, err *e)
     return ST_OK;
 }
 
-static status run_step(kvasir_session *const *sessions, size_t n, bool drafts, err *e)
+/* Computes the logits of each session in the stepper. chosen: leaves them on the device, which chooses the tokens that
+ * the sessions' samplers would choose. */
+static status run_step(kvasir_session *const *sessions, size_t n, bool drafts, bool chosen, err *e)
 {
     kvasir_session *s = sessions[0];
     read_watch watch = {.sessions = sessions, .n = n};
@@ -169,7 +176,7 @@ static status run_step(kvasir_session *const *sessions, size_t n, bool drafts, e
         return verify(s, e);
     for (size_t i = 0; i < n; i++) TRY(sequence_settle(&sessions[i]->q, e));
     lib_watch(s->m, &watch);
-    status st = sequence_decode(&s->m->x, s->m->batch, n, e);
+    status st = (chosen ? sequence_next : sequence_decode)(&s->m->x, s->m->batch, n, e);
     lib_watch(s->m, NULL);
     return st != ST_OK ? st : watch.st == ST_OK ? ST_OK : err_set(e, watch.st, "%s", watch.e.msg);
 }
@@ -180,18 +187,19 @@ static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids
     kvasir_model *m = sessions[0]->m;
     err why = {0};
     TRY(push(sessions, n, ids, e));
+    const bool chosen = sequence_on_device(&m->x, m->batch, n) && (n > 1 || !sessions[0]->q.draft);
     int64_t t = clock_ns();
-    status st = run_step(sessions, n, drafts, &why);
+    status st = run_step(sessions, n, drafts, chosen, &why);
     t = clock_ns() - t;
-    if (st != ST_OK) (void)step_error(m, n, st, &why, e);
+    if (st != ST_OK) (void)step_error(m, n, chosen, st, &why, e);
     for (size_t i = 0; i < n; i++) {
         kvasir_session *s = sessions[i];
         if (st != ST_OK) {
             take_back(s, s->q.ids.n - 1);
             continue;
         }
-        memcpy(s->logits, stepper_row(&m->x, i), m->x.vocab * sizeof *s->logits);
-        s->has_logits = true;
+        if (chosen) lib_logits_keep(s, i);
+        else lib_logits_set(s, stepper_row(&m->x, i));
         s->has_read = s->watched;
         s->step_ns += t;
     }
@@ -206,7 +214,7 @@ static status feed_steps(feeding *f, err *e)
         return err_set(e, ST_UNSUPPORTED, "%zu tokens after %zu exceed the session's limit of %lld", f->n, s->q.n_fed,
                        (long long)session_limit(s->q.s));
     for (size_t i = 0; i < f->n; i++) {
-        if (f->scores) f->scores[i] = first_score(s, f->ids[i]);
+        if (f->scores) TRY(next_score(&f->scores[i], s, f->ids[i], e));
         TRY(step(&s, 1, &f->ids[i], i + 1 == f->n, e));
         if (!keep_going(f, (int64_t)i + 1, (int64_t)f->n)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
@@ -232,7 +240,7 @@ static status feed(feeding *f, int32_t how, err *e)
     if (f->n >= INT32_MAX) return err_set(e, ST_USAGE, "n: %zu tokens, expected at most 2147483646", f->n);
     TRY(check_ids(s->m, f->ids, f->n, e));
     if (how == KVASIR_STEPS) return feed_steps(f, e);
-    if (f->scores) f->scores[0] = first_score(s, f->ids[0]);
+    if (f->scores) TRY(next_score(&f->scores[0], s, f->ids[0], e));
     return feed_prompt(f, e);
 }
 
@@ -314,9 +322,15 @@ static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *i
     sampler_options o;
     sequence *q = &s->q;
     size_t vocab = s->m->x.vocab;
+    const float *logits;
     TRY(lib_need(id, "id", e));
     TRY(read_sampling(given, &o, e));
     if (!s->has_logits) return err_set(e, ST_USAGE, "no logits: nothing was fed, or the session was rewound");
+    if (s->logits->away && !s->under && same_sampling(&o, &s->logits->by)) {
+        *id = s->logits->next;
+        return ST_OK;
+    }
+    TRY(lib_logits_get(s, &logits, e));
     if (q->by && !same_sampling(&o, &s->sampling)) {
         sampler_free(q->by);
         q->by = NULL;
@@ -329,7 +343,7 @@ static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *i
     }
     if (begins) TRY(sequence_restrict(q, s->under, s->m->words, e));
     s->under_reply = q->reply;
-    memcpy(s->work, s->logits, vocab * sizeof *s->work);
+    memcpy(s->work, logits, vocab * sizeof *s->work);
     *id = sequence_choose(q, s->work);
     return *id < 0 ? err_set(e, ST_FORMAT, "the schema allows no token after those fed") : ST_OK;
 }

@@ -38,11 +38,21 @@ typedef struct {
     size_t n, room;
 } read_list;
 
+/* Logits of the next token. A step that chooses on a device leaves them there until a call needs them. */
+typedef struct {
+    float *host; /* [vocab] */
+    buf device;  /* f32 [vocab]; p NULL: steps return their logits */
+    bool away;   /* only `device` holds them, and `next` is the token chosen from them according to `by` */
+    int32_t next;
+    sampler_options by;
+} next_logits;
+
 struct kvasir_session {
     kvasir_model *m;
-    sequence q;           /* between calls all of its ids are fed */
-    float *logits, *work; /* [vocab] of the next token, and a copy for sampling */
-    float *rows;          /* logits of verified drafts (drafter_feed); NULL: no drafts */
+    sequence q; /* between calls all of its ids are fed */
+    next_logits *logits;
+    float *work; /* [vocab]: a copy of the logits for sampling */
+    float *rows; /* logits of verified drafts (drafter_feed); NULL: no drafts */
     bool has_logits;
     sampler_options sampling; /* options of the sampler, which the first sample creates */
     grammar *under;           /* constraint on sampled tokens; NULL: none */
@@ -69,6 +79,16 @@ status lib_enter(kvasir_model *m, err *e);
 status lib_enter_session(const kvasir_session *s, err *e);
 status lib_leave(kvasir_model *m, status st); /* returns st */
 void lib_retain(kvasir_model *m);             /* adds a reference */
+
+/* Allocates the logits of a session. lib_logits_free releases them; NULL is ignored. */
+status lib_logits_create(next_logits **out, const kvasir_model *m, err *e);
+void lib_logits_free(next_logits *x, const kvasir_model *m);
+/* Copies logits [vocab] to the host part. */
+void lib_logits_set(kvasir_session *s, const float *logits);
+/* Keeps row `row` of the step that has just run on the device, with the token chosen from it. */
+void lib_logits_keep(kvasir_session *s, size_t row);
+/* Returns the logits in host memory, downloading them if needed. Requires the lock of the model. */
+status lib_logits_get(const kvasir_session *s, const float **logits, err *e);
 
 /* Records the positions that the next step of n sessions reads, for watched sessions. w NULL: stops recording. */
 typedef struct {

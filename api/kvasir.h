@@ -231,7 +231,8 @@ KVASIR_API kvasir_status kvasir_decode(kvasir_session *const *sessions, size_t n
 KVASIR_API kvasir_status kvasir_session_tokens(const kvasir_session *session, const int32_t **ids, size_t *n, char *msg,
                                                size_t msg_size);
 /* Returns the logits of the next token, [kvasir_info.vocab], valid until the session's next call. KVASIR_USAGE if there
- * are none, because nothing was fed or the session was rewound. */
+ * are none, because nothing was fed or the session was rewound. After a step on a GPU the first call downloads them:
+ * KVASIR_DEVICE if the device failed. */
 KVASIR_API kvasir_status kvasir_session_logits(const kvasir_session *session, const float **logits, char *msg,
                                                size_t msg_size);
 

@@ -2,7 +2,7 @@
 # The library: the objects of the program with one header. Only names of kvasir.h are exported (libkvasir.map).
 # Increment api_current with an incompatible change.
 noinst_LIBRARIES += libapi.a
-libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/feed.c %D%/selection.c
+libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/logits.c %D%/feed.c %D%/selection.c
 include_HEADERS = %D%/kvasir.h
 # Manual pages: one of the whole header, and a link to it for each function.
 man3_functions := $(shell sed -n 's/^KVASIR_API [a-z0-9_ ]*[ *]\(kvasir_[a-z_]*\)[^a-z_].*/\1/p' $(srcdir)/%D%/kvasir.h)

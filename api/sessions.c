@@ -62,7 +62,7 @@ static void free_parts(kvasir_session *s)
     sequence_close(&s->q);
     grammar_drop(s->under);
     mem_free(s->rows);
-    mem_free(s->logits);
+    lib_logits_free(s->logits, s->m);
     mem_free(s->work);
     mem_free(s);
 }
@@ -79,7 +79,7 @@ static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec,
     TRY(MEM_NEW(&s, 1, e));
     s->m = m;
     status st = sequence_open(&s->q, m->dec, &o, e);
-    if (st == ST_OK) st = MEM_NEW(&s->logits, vocab, e);
+    if (st == ST_OK) st = lib_logits_create(&s->logits, m, e);
     if (st == ST_OK) st = MEM_NEW(&s->work, vocab, e);
     if (st == ST_OK && s->q.draft) st = MEM_NEW(&s->rows, SESSION_VERIFY_ROWS * vocab, e);
     if (st != ST_OK) {
@@ -151,15 +151,16 @@ static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
 {
     session_file *c;
     session_notes none = {0};
+    const float *logits;
     TRY(sequence_settle(&from->q, e));
+    TRY(lib_logits_get(from, &logits, e));
     TRY(sequence_push(&to->q, from->q.ids.ids, from->q.n_fed, e));
     to->q.n_fed = from->q.n_fed;
     to->q.reply = from->q.reply;
     status st = session_keep(&c, from->q.s, &none, e);
     if (st == ST_OK) st = session_load(to->q.s, c, &none, e);
     session_file_close(c);
-    to->has_logits = from->has_logits;
-    memcpy(to->logits, from->logits, from->m->x.vocab * sizeof *to->logits);
+    if (from->has_logits) lib_logits_set(to, logits);
     return st;
 }
 
@@ -181,15 +182,13 @@ kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *s, char 
 
 static status save(kvasir_session *s, const char *path, err *e)
 {
-    session_notes n = {.ids = s->q.ids.ids,
-                       .n_ids = s->q.n_fed,
-                       .logits = s->has_logits ? s->logits : NULL,
-                       .random = s->sampling.seed,
-                       .n_generated = s->q.n_fed - s->q.reply};
+    session_notes n = {
+        .ids = s->q.ids.ids, .n_ids = s->q.n_fed, .random = s->sampling.seed, .n_generated = s->q.n_fed - s->q.reply};
     TRY(lib_need(path, "path", e));
     if (s->q.n_fed > 0 && !s->has_logits)
         return err_set(e, ST_USAGE, "a rewound session cannot be saved; feed a token first");
     TRY(sequence_settle(&s->q, e));
+    if (s->has_logits) TRY(lib_logits_get(s, &n.logits, e));
     return session_save(s->q.s, path, &n, e);
 }
 
@@ -206,7 +205,6 @@ static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;
     sequence *q = &s->q;
-    size_t vocab = s->m->x.vocab;
     TRY(session_load(q->s, f, &n, e));
     if (n.n_ids == 0 && session_length(q->s) > 0)
         return err_set(e, ST_UNSUPPORTED, "the session was saved without its tokens");
@@ -215,7 +213,7 @@ static status load_into(kvasir_session *s, session_file *f, err *e)
     s->has_logits = n.n_ids > 0;
     q->n_fed = n.n_ids - (s->has_logits && !n.logits);
     if (!n.logits && s->has_logits) TRY(sequence_decode(&s->m->x, &q, 1, e));
-    if (s->has_logits) memcpy(s->logits, n.logits ? n.logits : s->m->x.logits, vocab * sizeof *s->logits);
+    if (s->has_logits) lib_logits_set(s, n.logits ? n.logits : s->m->x.logits);
     return ST_OK;
 }
 
@@ -290,16 +288,5 @@ kvasir_status kvasir_session_tokens(const kvasir_session *s, const int32_t **ids
         *ids = s->q.ids.ids;
         *n = s->q.n_fed;
     }
-    return lib_result(st, &e, msg, msg_size);
-}
-
-kvasir_status kvasir_session_logits(const kvasir_session *s, const float **logits, char *msg, size_t msg_size)
-{
-    err e = {0};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_need(logits, "logits", &e);
-    if (st == ST_OK && !s->has_logits)
-        st = err_set(&e, ST_USAGE, "no logits: nothing was fed, or the session was rewound");
-    if (st == ST_OK) *logits = s->logits;
     return lib_result(st, &e, msg, msg_size);
 }

@@ -316,7 +316,7 @@ typedef struct {
     /* x += y, [n] f32 each. */                                                                                        \
     OP(own, void, add, (backend *, buf x, buf y, size_t n))                                                            \
     /* ids[i] (i32 [2 n]) = index that rule[i] draws from row i of x [n, vocab] f32, with fraction[i] (f32 [n], in [0, \
-     * 1)); ids[n + i] = 1 if row i is finite, else 0. See draw.h. x may change. */                                    \
+     * 1)); ids[n + i] = 1 if row i is finite, else 0. See draw.h. x may change, unless the backend queues. */         \
     OP(own, void, draw, (backend *, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf fraction))      \
     /* ---- ranks (comm.h); a single process is rank 0 of 1 ---- */                                                    \
     /* x [n] f32 becomes the sum over the ranks, with the same bits on all. */                                         \

@@ -449,8 +449,7 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     return decoder_logits(d, logits, 0, n, e);
 }
 
-/* Returns the logits of a row of the last step. */
-static buf logits_of(const decoder *d, size_t row)
+buf decoder_row(const decoder *d, size_t row)
 {
     return buf_at(d->logits, row * (size_t)d->m->config.vocab * sizeof(float));
 }
@@ -465,7 +464,7 @@ static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
         d->host_uniform[i] = s ? sampler_uniform(s) : 0;
     }
     o->upload(d->be, d->uniform, d->host_uniform, n * sizeof *d->host_uniform);
-    o->draw(d->be, d->next, logits_of(d, row), n, (size_t)d->m->config.vocab, d->rules, d->uniform);
+    o->draw(d->be, d->next, decoder_row(d, row), n, (size_t)d->m->config.vocab, d->rules, d->uniform);
     backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, 2 * n * sizeof(int32_t));
     backend_mark(d->be, STAGE_LOGITS);
 }

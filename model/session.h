@@ -169,6 +169,9 @@ status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_
 enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / 2 / (int)sizeof(int32_t) };
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e);
 status session_take(decoder *d, size_t n, int32_t *ids, err *e);
+/* Returns the logits [vocab] f32 of row `row` of the last step, in the backend's memory, valid until the next forward.
+ * A choice may change them unless the backend queues. */
+buf decoder_row(const decoder *d, size_t row);
 /* Returns the number of steps worth queuing while waiting for one; 0 if steps run synchronously. */
 int decoder_ahead(const decoder *d);
 

@@ -26,7 +26,7 @@ kernels/cuda/%.race.o: kernels/cuda/%.cu
 	$(AM_V_CXX)$(cushim_compile) $(race_cxxflags) $(CXXFLAGS) -O1 -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).race.Pcu -x c++ -c -o $@ $<
 mostlyclean-local:
 	-rm -f $(shim_objects) $(race_objects)
-shim_libs = libtap.a libengine.a libcushim.a $(link_libs)
+shim_libs = libtap.a libapi.a libengine.a libcushim.a $(link_libs)
 if CURACE
 check_LIBRARIES += libcurace.a
 libcurace_a_SOURCES = $(cushim_sources) %D%/races.cc

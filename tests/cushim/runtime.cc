@@ -289,6 +289,7 @@ int shim_copy(void *to, const void *from, size_t n, int kind)
 {
     static const char *const names[] = {"upload", "download", "copy"};
     const void *host = kind == cudaMemcpyHostToDevice ? from : to;
+    if (kind == cudaMemcpyDeviceToHost) counts[SHIM_FETCHED] += (long)n;
     if (kind == cudaMemcpyDeviceToDevice || is_pinned(host, n))
         return shim_submit(names[kind], [=] { memmove(to, from, n); });
     if (shim_capture_broken()) return cudaErrorStreamCaptureUnsupported;

@@ -43,6 +43,7 @@ enum {
     SHIM_ELSEWHERE, /* allocations on a device other than that of the last stream */
     SHIM_EARLY,     /* pinned memory released before the queued work was done */
     SHIM_QUEUED,    /* launches and copies, including those in captured graphs */
+    SHIM_FETCHED,   /* bytes copied to the host */
     SHIM_COUNTS
 };
 long shim_count(int what);
