@@ -45,7 +45,7 @@ cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/s
   %D%/cpu/rows.h %D%/cpu/k_rows.c %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
   %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 # The kernels that use tiles, compiled for the unit and emulated
-cpu_tile_sources = %D%/cpu/tile.h %D%/cpu/k_prefill_tiles.c %D%/cpu/k_table_tiles.c
+cpu_tile_sources = %D%/cpu/tile.h %D%/cpu/tile_attend.h %D%/cpu/k_prefill_tiles.c %D%/cpu/k_decode_tiles.c %D%/cpu/k_table_tiles.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
 libkcpu_generic_a_SOURCES = $(cpu_kernel_sources) $(cpu_tile_sources)

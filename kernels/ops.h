@@ -175,6 +175,8 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_MISSED, READ_MISSED_VAR, 
  *         (CUDA: to the type of the rows). Rows of f32 are exempt. Level amx always takes 16 bits (2e-10). Sums and
  *         the softmax stay in float32. Each of the four adds an NMSE of 2.4e-6 to the output, q and k times the
  *         variance of the scores; lse has the error of the scores. Bits still depend only on the query and its list.
+ * tiles   attn_decode multiplies by tiles of the CPU (backend.tiles) over rows of f16 and bf16, without rope: q and the
+ *         weights have 16 bits each, f16 rows all of theirs, NMSE 2e-10. Ignored elsewhere.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k + bias, in float32. */
 typedef struct {
     buf q, out, lse;
@@ -191,7 +193,7 @@ typedef struct {
     bool copied;
     buf scores, bias, rope;
     size_t score_stride, bias_stride;
-    bool rounded, pseudo;
+    bool rounded, pseudo, tiles;
 } attn_job;
 
 /* First entry and count of a list, for backends that read buffers in place. */
@@ -375,6 +377,7 @@ struct backend {
     const backend_ops *ops;
     int n_threads;  /* CPU threads that compute */
     int n_promised; /* number of threads requested or chosen; larger than n_threads if OpenMP grants fewer */
+    bool tiles;     /* attn_job.tiles has an effect */
     comm *ranks;    /* borrowed; NULL: a single process */
     err fault;      /* the first failure of a compute op */
     int64_t *stage_ns, marked_ns; /* backend_mark; stage_ns NULL: off */

@@ -58,6 +58,7 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     be->ctx = c;
     be->ops = &cpu_ops;
     be->close = cpu_close;
+    be->tiles = c->k->decode_tiles;
     be->name = "cpu";
     snprintf(be->about, sizeof be->about, "%s, %s%s", c->k->name, c->gemm ? gemm_name(c->gemm) : "built-in GEMM",
              c->bf16_gemm ? " (bf16)" : "");

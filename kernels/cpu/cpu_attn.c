@@ -162,7 +162,7 @@ typedef struct {
     piece *list, **task; /* task: first piece of each task */
     size_t n, n_tasks, flops;
     float *work;
-    size_t work_floats, group_words; /* per thread: decode_work_floats, then bits of groups */
+    size_t work_floats, group_words; /* per thread: work of a chunk, then bits of groups */
 } decode_plan;
 
 static size_t part_floats(size_t heads, size_t dim)
@@ -212,14 +212,21 @@ static float *piece_scores(const piece *p)
     return out;
 }
 
+/* True if the kernel decode_tiles computes a job. */
+static bool by_tiles(const cpu_kernels *k, const attn_job *j)
+{
+    bool halves = j->rows.type == DT_F16 || j->rows.type == DT_BF16;
+    return j->tiles && k->decode_tiles && halves && j->rows.codes.bits == 0 && !j->rope.p;
+}
+
 /* True if the level's kernel can process the heads of p, whose job has the same rows as a's, together with those
  * of a. */
 static bool goes_with(const piece *a, const piece *p)
 {
     const attn_job *j = a->job, *k = p->job;
     return p->head == a->head && p->heads == a->heads && p->first == a->first && p->n && !a->u.list.idx &&
-           !p->u.list.idx && !j->rope.p && !k->rope.p && j->scale == k->scale && j->score_stride == k->score_stride &&
-           j->bias_stride == k->bias_stride;
+           !p->u.list.idx && !j->rope.p && !k->rope.p && j->scale == k->scale && j->tiles == k->tiles &&
+           j->score_stride == k->score_stride && j->bias_stride == k->bias_stride;
 }
 
 /* Runs a piece together with the following ones that match it; returns the first that does not. */
@@ -227,6 +234,8 @@ static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_
 {
     const attn_job *j = from->job;
     size_t d = j->rows.head_dim;
+    const bool tiles = by_tiles(k, j);
+    const size_t most = tiles ? DECODE_TILE_HEADS : DECODE_GROUP;
     piece *p = from;
     decode_chunk c = {.scale = j->scale,
                       .k = cpu_rows(&j->rows, false, from->u.kv_head),
@@ -254,8 +263,8 @@ static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_
         if (p->n) c.of[c.n_queries++] = q;
         if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
         p = p->next;
-    } while (p && from->n && (c.n_queries + 1) * c.group <= DECODE_GROUP && goes_with(from, p));
-    if (c.n_queries) k->decode(&c);
+    } while (p && from->n && c.n_queries < DECODE_GROUP && (c.n_queries + 1) * c.group <= most && goes_with(from, p));
+    if (c.n_queries) (tiles ? k->decode_tiles : k->decode)(&c);
     return p;
 }
 
@@ -335,8 +344,8 @@ static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, deco
         size_t chunks = (size_t)j->n_max / CHUNK + 1, units = n_units(j), heads = j->n_heads / units;
         max += chunks * units * ((heads + DECODE_GROUP - 1) / DECODE_GROUP);
         floats += chunks * part_floats(j->n_heads, j->rows.head_dim);
-        if (decode_work_floats(j->rows.head_dim) > p->work_floats)
-            p->work_floats = decode_work_floats(j->rows.head_dim);
+        size_t work = by_tiles(c->k, j) ? decode_tile_floats(j->rows.head_dim) : decode_work_floats(j->rows.head_dim);
+        if (work > p->work_floats) p->work_floats = work;
         if (group_words(j) > p->group_words) p->group_words = group_words(j);
     }
     size_t per_thread = p->work_floats + p->group_words;

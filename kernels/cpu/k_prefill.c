@@ -20,15 +20,12 @@ enum { PANEL = TILE_VECS * VF_LANES, SUPER = PREFILL_ROWS / TILE_ROWS * TILE_ROW
 
 static const float LN2 = 0.693147181f, LOG2E = 1.44269504f;
 
-/* Work space of a key tile; see prefill_work_floats. */
-typedef struct {
-    float *k;      /* [PREFILL_KEYS / PANEL][head_dim / per][PANEL] */
-    float *v;      /* [dim_pad / PANEL][PREFILL_KEYS / per][PANEL] */
-    float *rows;   /* [PANEL][dim_pad] rows before packing to k and v */
-    float *s;      /* [PREFILL_ROWS][PREFILL_KEYS] scores, then weights */
-    float *factor; /* [PREFILL_ROWS] */
-    size_t dim_pad;
-} tile_work;
+/* Layout of a key tile's work space (key_work):
+ *   k       [PREFILL_KEYS / PANEL][head_dim / per][PANEL]
+ *   v       [dim_pad / PANEL][PREFILL_KEYS / per][PANEL]
+ *   rows    [PANEL][dim_pad]
+ *   s       [PREFILL_ROWS][PREFILL_KEYS]
+ *   factor  [PREFILL_ROWS] */
 
 /* Returns the lanes for n numbers. */
 INLINE size_t lanes_of(const int per, size_t n)
@@ -45,7 +42,7 @@ INLINE void pair_row(float *row, size_t n, float by)
 }
 
 /* Packs w->rows to V's entries [p, p + PANEL) of a tile. */
-INLINE void pack_v(const int per, const tile_work *w, size_t p)
+INLINE void pack_v(const int per, const key_work *w, size_t p)
 {
     for (size_t i = 0; i < PANEL; i += (size_t)per)
         for (size_t c = 0; c < w->dim_pad; c += VF_LANES) {
@@ -56,7 +53,7 @@ INLINE void pack_v(const int per, const tile_work *w, size_t p)
 }
 
 /* Packs w->rows, transposed, to a panel of K, padded with zeros to a whole vector. */
-INLINE void pack_k(const int per, const tile_work *w, float *k, size_t d)
+INLINE void pack_k(const int per, const key_work *w, float *k, size_t d)
 {
     for (size_t j = 0; j < PANEL && per == 2; j++) pair_row(w->rows + j * w->dim_pad, d, 1);
     for (size_t c = 0; c < lanes_of(per, d); c += VF_LANES)
@@ -65,7 +62,7 @@ INLINE void pack_k(const int per, const tile_work *w, float *k, size_t d)
 }
 
 /* Packs entries [tile, tile + PREFILL_KEYS) of K and V; entries outside the list become zero. */
-INLINE void pack_tile(const int per, const prefill_block *b, const tile_work *w, int64_t tile)
+INLINE void pack_tile(const int per, const prefill_block *b, const key_work *w, int64_t tile)
 {
     for (size_t p = 0; p < PREFILL_KEYS; p += PANEL) {
         memset(w->rows, 0, PANEL * w->dim_pad * sizeof *w->rows);
@@ -138,7 +135,7 @@ INLINE void softmax_row(const int per, float *s, size_t n, float *top, float *su
 }
 
 /* Processes rows [r0, r0 + n) against the packed tile at `tile`; used: number of its keys that any of them sees. */
-INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t tile,
+INLINE void attend_rows(const int per, const prefill_block *b, const key_work *w, size_t r0, size_t n, int64_t tile,
                         size_t used)
 {
     size_t d = b->head_dim, pad = w->dim_pad, steps = lanes_of(per, d);
@@ -161,7 +158,7 @@ INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *
 }
 
 /* Processes all key tiles that any row sees. */
-INLINE void attend_block(const int per, const prefill_block *b, const tile_work *w)
+INLINE void attend_block(const int per, const prefill_block *b, const key_work *w)
 {
     int64_t lo, hi;
     rows_see(b, 0, b->n_rows, &lo, &hi);
@@ -179,12 +176,12 @@ INLINE void attend_block(const int per, const prefill_block *b, const tile_work 
 }
 
 /* Separate functions, so that the compiler can use all registers. */
-static __attribute__((noinline)) void attend_floats(const prefill_block *b, const tile_work *w)
+static __attribute__((noinline)) void attend_floats(const prefill_block *b, const key_work *w)
 {
     attend_block(1, b, w);
 }
 
-static __attribute__((noinline)) void attend_pairs(const prefill_block *b, const tile_work *w)
+static __attribute__((noinline)) void attend_pairs(const prefill_block *b, const key_work *w)
 {
     for (size_t r = 0; r < b->n_rows; r++) pair_row(b->q + r * w->dim_pad, b->head_dim, LOG2E);
     attend_block(2, b, w);
@@ -193,16 +190,7 @@ static __attribute__((noinline)) void attend_pairs(const prefill_block *b, const
 
 void LEVEL(k_prefill)(const prefill_block *b)
 {
-    size_t pad = prefill_dim_pad(b->head_dim);
-    tile_work w = {.dim_pad = pad};
-    w.k = b->work;
-    w.v = w.k + PREFILL_KEYS * pad;
-    w.rows = w.v + PREFILL_KEYS * pad;
-    w.s = w.rows + HEAD_DIM_PAD * pad;
-    w.factor = w.s + PREFILL_ROWS * PREFILL_KEYS;
-    for (size_t r = 0; r < b->n_rows; r++) b->top[r] = -INFINITY;
-    memset(b->sum, 0, b->n_rows * VF_LANES * sizeof *b->sum);
-    memset(b->acc, 0, b->n_rows * pad * sizeof *b->acc);
+    key_work w = begin_block(b);
     if (HAS_PAIRS && b->rounded) attend_pairs(b, &w);
     else attend_floats(b, &w);
     for (size_t r = 0; r < b->n_rows; r++) b->sum[r] = vf_sum(vf_load(b->sum + r * VF_LANES));

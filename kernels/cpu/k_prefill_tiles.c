@@ -1,235 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Prompt attention by tiles (tile.h); rows of floats take the kernel of the level below. Key tiles and the order of the
- * loops are those of k_prefill.c: PREFILL_KEYS entries from a multiple of that on, and all query rows for each.
- *
- * Operands are sums of two bf16 numbers, which hold f16 rows exactly and 16 bits of other rows, queries and weights. Of
- * the products, hi hi, hi lo and lo hi (rows first) are taken, in this order for each 32 channels or keys. bf16 rows
- * have no lo; products with a lo of 0 would have the same bits. A word pairs numbers i and i + 16 of 32, of rows and
- * queries alike, so that packing needs no shuffles.
- *
- * Both products have the query in the tile's column: scores [key][query] = K q^T, values [channel][query] = V^T w.
- * So the softmax needs no operation across lanes and a query's sums depend only on its own numbers. */
+/* Prompt attention by tiles (tile_attend.h); rows of floats take the kernel of the level below. Key tiles and the order
+ * of the loops are those of k_prefill.c: PREFILL_KEYS entries from a multiple of that on, and all query rows for each.
+ */
 #include "config.h"
 
-#include <float.h>
-#include <math.h>
-
-#include "kernels/cpu/prefill.h"
-#include "kernels/cpu/tile.h"
-
-enum {
-    STEP = 2 * TILE_SIDE, /* keys or channels of a product of tiles */
-    STEPS = PREFILL_KEYS / STEP,
-    PAIR = 2 * TILE_WORDS /* two tiles */
-};
-
-/* Work space of a key tile; see prefill_work_floats. Parts: lo only if rows have it. */
-typedef struct {
-    float *k;    /* [STEPS][dim_pad / STEP][parts][2][tile of keys by channels] */
-    float *v;    /* [dim_pad / STEP][STEPS][parts][2][tile of channels by keys] */
-    float *rows; /* [STEP][dim_pad] */
-    float *s;    /* [2][PREFILL_KEYS][TILE_SIDE] scores, then weights [2][STEPS][hi, lo][tile of keys by queries] */
-    size_t dim_pad;
-} tile_work;
-
-typedef uint32_t words __attribute__((vector_size(4 * TILE_SIDE)));
-typedef float floats __attribute__((vector_size(4 * TILE_SIDE)));
-
-/* Rounds to bf16 in the upper half of each word, half away from zero; a NaN stays one. */
-INLINE void upper(words *u, const floats *x)
-{
-    *u = ((words)*x + ((words)(*x == *x) & 0x8000)) & 0xffff0000;
-}
-
-/* Splits pairs of floats: hi rounded to bf16, lo (NULL: not wanted) the rest likewise. */
-INLINE void split(float *hi, float *lo, const float *x, const float *y)
-{
-    floats a, b;
-    words u, v, w;
-    memcpy(&a, x, sizeof a);
-    memcpy(&b, y, sizeof b);
-    upper(&u, &a);
-    upper(&v, &b);
-    w = u >> 16 | v;
-    memcpy(hi, &w, sizeof w);
-    if (!lo) return;
-    a -= (floats)u;
-    b -= (floats)v;
-    upper(&u, &a);
-    upper(&v, &b);
-    w = u >> 16 | v;
-    memcpy(lo, &w, sizeof w);
-}
-
-/* Row i of out, at out + i * to, becomes column i of in [rows][cols], rows `from` apart. */
-INLINE void transpose(float *out, size_t to, const float *in, size_t from, size_t rows, size_t cols)
-{
-    for (size_t r = 0; r < rows; r += VF_LANES)
-        for (size_t c = 0; c < cols; c += VF_LANES) vf_transpose(out + c * to + r, to, in + r * from + c, from);
-}
-
-/* Packs 32 keys to K's step. */
-INLINE void pack_k(const int parts, const tile_work *w, size_t step)
-{
-    size_t panel = (size_t)parts * PAIR;
-    float *k = w->k + step * (w->dim_pad / STEP) * panel;
-    for (size_t i = 0; i < STEP; i++)
-        for (size_t c = 0; c < w->dim_pad; c += STEP) {
-            const float *row = w->rows + i * w->dim_pad + c;
-            float *to = k + c / STEP * panel + i * TILE_SIDE;
-            split(to, parts == 2 ? to + PAIR : NULL, row, row + TILE_SIDE);
-        }
-}
-
-/* Packs 32 keys to V's step. */
-INLINE void pack_v(const int parts, const tile_work *w, size_t step)
-{
-    float t[2][TILE_WORDS];
-    size_t panel = (size_t)parts * PAIR;
-    for (size_t c = 0; c < w->dim_pad; c += TILE_SIDE) {
-        float *to = w->v + (c / STEP * STEPS + step) * panel + c % STEP * TILE_SIDE;
-        for (size_t i = 0; i < TILE_SIDE; i++) {
-            const float *row = w->rows + i * w->dim_pad + c;
-            split(t[0] + i * TILE_SIDE, parts == 2 ? t[1] + i * TILE_SIDE : NULL, row, row + TILE_SIDE * w->dim_pad);
-        }
-        for (int p = 0; p < parts; p++) transpose(to + p * PAIR, TILE_SIDE, t[p], TILE_SIDE, TILE_SIDE, TILE_SIDE);
-    }
-}
-
-/* Packs entries [tile, tile + PREFILL_KEYS) of K and V; entries outside the list become zero. */
-INLINE void pack_tile(const int parts, const prefill_block *b, const tile_work *w, int64_t tile)
-{
-    for (size_t step = 0; step < STEPS; step++) {
-        int64_t first = tile + (int64_t)(step * STEP);
-        memset(w->rows, 0, STEP * w->dim_pad * sizeof *w->rows);
-        read_entries(w->rows, w->dim_pad, b, &b->v, first, STEP);
-        pack_v(parts, w, step);
-        read_entries(w->rows, w->dim_pad, b, &b->k, first, STEP);
-        pack_k(parts, w, step);
-    }
-}
-
-/* Packs 16 rows of q in place to [dim_pad / STEP][hi, lo][tile of channels by queries]. */
-static void pack_q(float *q, const tile_work *w)
-{
-    transpose(w->rows, TILE_SIDE, q, w->dim_pad, TILE_SIDE, w->dim_pad);
-    for (size_t c = 0; c < w->dim_pad; c++) {
-        float *to = q + c / STEP * PAIR + c % STEP * TILE_SIDE;
-        const float *row = w->rows + c * TILE_SIDE;
-        if (c % STEP < TILE_SIDE) split(to, to + TILE_WORDS, row, row + TILE_SIDE * TILE_SIDE);
-    }
-}
-
-/* The products of two tiles a with two tiles b: registers 0 to 3. */
-INLINE void dot_pairs(tile_unit *u, const float *a, const float *b0, const float *b1)
-{
-    TILE_LOAD(u, 4, a);
-    TILE_LOAD(u, 6, b0);
-    TILE_DOT(u, 0, 4, 6);
-    TILE_LOAD(u, 7, b1);
-    TILE_DOT(u, 2, 4, 7);
-    TILE_LOAD(u, 5, a + TILE_WORDS);
-    TILE_DOT(u, 1, 5, 6);
-    TILE_DOT(u, 3, 5, 7);
-}
-
-/* out0 and out1, two tiles each, (+)= a times b0 and b1 over n steps; a: [n][parts][2] tiles, b: [n][hi, lo] tiles. */
-INLINE void multiply(tile_unit *u, const int parts, float *out0, float *out1, const float *a, const float *b0,
-                     const float *b1, size_t n, const bool add)
-{
-    if (add) {
-        TILE_LOAD(u, 0, out0);
-        TILE_LOAD(u, 1, out0 + TILE_WORDS);
-        TILE_LOAD(u, 2, out1);
-        TILE_LOAD(u, 3, out1 + TILE_WORDS);
-    } else {
-        TILE_ZERO(u, 0);
-        TILE_ZERO(u, 1);
-        TILE_ZERO(u, 2);
-        TILE_ZERO(u, 3);
-    }
-    for (size_t i = 0; i < n; i++, a += parts * PAIR, b0 += PAIR, b1 += PAIR) {
-        dot_pairs(u, a, b0, b1);
-        dot_pairs(u, a, b0 + TILE_WORDS, b1 + TILE_WORDS);
-        if (parts == 2) dot_pairs(u, a + PAIR, b0, b1);
-    }
-    TILE_STORE(u, 0, out0);
-    TILE_STORE(u, 1, out0 + TILE_WORDS);
-    TILE_STORE(u, 2, out1);
-    TILE_STORE(u, 3, out1 + TILE_WORDS);
-}
-
-/* Sets the scores [n][TILE_SIDE] of each query outside [lo, hi) - tile to -INFINITY. */
-static void mask(float *s, int64_t n, const int64_t *lo, const int64_t *hi, int64_t tile)
-{
-    for (size_t q = 0; q < TILE_SIDE; q++) {
-        for (int64_t i = 0; i < lo[q] - tile && i < n; i++) s[i * TILE_SIDE + (int64_t)q] = -INFINITY;
-        for (int64_t i = hi[q] > tile ? hi[q] - tile : 0; i < n; i++) s[i * TILE_SIDE + (int64_t)q] = -INFINITY;
-    }
-}
-
-/* Converts n scores of VF_LANES queries to exp(score - top); true if a top has changed. A query without a visible key
- * so far keeps top = -INFINITY, sum = 0. */
-INLINE bool softmax_lanes(float *s, size_t n, float *top, float *sum, float *factor)
-{
-    VF old = vf_load(top), m[4], total[4];
-    UNROLL for (size_t j = 0; j < 4; j++)
-    {
-        m[j] = vf_load(s + j * TILE_SIDE);
-        total[j] = vf_zero();
-    }
-    for (size_t i = 4; i < n; i += 4)
-        UNROLL for (size_t j = 0; j < 4; j++) m[j] = vf_max(m[j], vf_load(s + (i + j) * TILE_SIDE));
-    VF now = vf_max(old, vf_max(vf_max(m[0], m[1]), vf_max(m[2], m[3])));
-    VF base = vf_max(vf_set1(-FLT_MAX), now), by = vf_exp_down(vf_sub(old, base));
-    for (size_t i = 0; i < n; i += 4) UNROLL for (size_t j = 0; j < 4; j++)
-        {
-            VF e = vf_exp_down(vf_sub(vf_load(s + (i + j) * TILE_SIDE), base));
-            vf_store(s + (i + j) * TILE_SIDE, e);
-            total[j] = vf_add(total[j], e);
-        }
-    total[0] = vf_add(vf_add(total[0], total[1]), vf_add(total[2], total[3]));
-    vf_store(sum, vf_fma(vf_load(sum), by, total[0]));
-    vf_store(top, now);
-    vf_store(factor, by);
-    return vf_ge(old, now) != (1u << VF_LANES) - 1;
-}
-
-/* Converts the scores of a tile's queries to packed weights and rescales acc [dim_pad][TILE_SIDE]. */
-static void softmax_tile(float *s, size_t n, float *top, float *sum, float *acc, size_t dim_pad)
-{
-    float factor[TILE_SIDE];
-    bool grown = false;
-    for (size_t q = 0; q < TILE_SIDE; q += VF_LANES) grown |= softmax_lanes(s + q, n, top + q, sum + q, factor + q);
-    for (size_t c = 0; grown && c < dim_pad; c++)
-        for (size_t q = 0; q < TILE_SIDE; q += VF_LANES) {
-            float *a = acc + c * TILE_SIDE + q;
-            vf_store(a, vf_mul(vf_load(a), vf_load(factor + q)));
-        }
-    for (size_t i = 0; i < n; i++, s += TILE_SIDE)
-        if (i % STEP < TILE_SIDE) split(s, s + TILE_WORDS, s, s + TILE_WORDS);
-}
-
-/* Processes rows [r0, r0 + PAIR_ROWS) against the packed tile at `tile`, of whose keys they see the first n at most. */
-INLINE void attend_rows(tile_unit *u, const int parts, const prefill_block *b, const tile_work *w, size_t r0,
-                        int64_t tile, size_t n)
-{
-    size_t pad = w->dim_pad, panels = pad / STEP, steps = (n + STEP - 1) / STEP, panel = (size_t)parts * PAIR;
-    const float *q0 = b->q + r0 * pad, *q1 = q0 + TILE_SIDE * pad;
-    float *s0 = w->s, *s1 = s0 + PREFILL_KEYS * TILE_SIDE, *acc0 = b->acc + r0 * pad, *acc1 = acc0 + TILE_SIDE * pad;
-    for (size_t i = 0; i < steps; i++)
-        multiply(u, parts, s0 + i * PAIR, s1 + i * PAIR, w->k + i * panels * panel, q0, q1, panels, false);
-    for (size_t r = r0; r < r0 + PAIR_ROWS; r += TILE_SIDE) {
-        float *s = r == r0 ? s0 : s1;
-        mask(s, (int64_t)(steps * STEP), b->lo + r, b->hi + r, tile);
-        softmax_tile(s, steps * STEP, b->top + r, b->sum + r, b->acc + r * pad, pad);
-    }
-    for (size_t c = 0; c < panels; c++)
-        multiply(u, parts, acc0 + c * PAIR, acc1 + c * PAIR, w->v + c * STEPS * panel, s0, s1, steps, true);
-}
+#include "kernels/cpu/tile_attend.h"
 
 /* Processes all key tiles that any row sees. */
-INLINE void attend_block(const int parts, const prefill_block *b, const tile_work *w)
+INLINE void attend_block(const int parts, const prefill_block *b, const key_work *w)
 {
     tile_unit u;
     int64_t lo, hi;
@@ -242,19 +20,21 @@ INLINE void attend_block(const int parts, const prefill_block *b, const tile_wor
             int64_t from, to;
             rows_see(b, r, PAIR_ROWS, &from, &to);
             if (from >= tile + PREFILL_KEYS || to <= tile) continue;
-            attend_rows(&u, parts, b, w, r, tile, to - tile < PREFILL_KEYS ? (size_t)(to - tile) : PREFILL_KEYS);
+            size_t n = to - tile < PREFILL_KEYS ? (size_t)(to - tile) : PREFILL_KEYS;
+            score_rows(&u, parts, 2, b, w, r, n);
+            value_rows(&u, parts, 2, b, w, r, tile, n);
         }
     }
     tile_end(&u);
 }
 
 /* Separate functions, so that `parts` is a constant in each. */
-static __attribute__((noinline)) void attend_both(const prefill_block *b, const tile_work *w)
+static __attribute__((noinline)) void attend_both(const prefill_block *b, const key_work *w)
 {
     attend_block(2, b, w);
 }
 
-static __attribute__((noinline)) void attend_hi(const prefill_block *b, const tile_work *w)
+static __attribute__((noinline)) void attend_hi(const prefill_block *b, const key_work *w)
 {
     attend_block(1, b, w);
 }
@@ -265,22 +45,9 @@ void TILES(k_prefill)(const prefill_block *b)
         LEVEL(k_prefill)(b);
         return;
     }
-    size_t pad = prefill_dim_pad(b->head_dim);
-    tile_work w = {.dim_pad = pad};
-    w.k = b->work;
-    w.v = w.k + PREFILL_KEYS * pad;
-    w.rows = w.v + PREFILL_KEYS * pad;
-    w.s = w.rows + HEAD_DIM_PAD * pad;
-    for (size_t r = 0; r < b->n_rows; r++) {
-        b->top[r] = -INFINITY;
-        b->sum[r] = 0;
-    }
-    memset(b->acc, 0, b->n_rows * pad * sizeof *b->acc);
-    for (size_t r = 0; r < b->n_rows; r += TILE_SIDE) pack_q(b->q + r * pad, &w);
+    key_work w = begin_block(b);
+    for (size_t r = 0; r < b->n_rows; r += TILE_SIDE) pack_q(b->q + r * w.dim_pad, &w);
     if (b->k.type == DT_BF16 && !b->k.bits) attend_hi(b, &w);
     else attend_both(b, &w);
-    for (size_t r = 0; r < b->n_rows; r += TILE_SIDE) {
-        memcpy(w.rows, b->acc + r * pad, TILE_SIDE * pad * sizeof *w.rows);
-        transpose(b->acc + r * pad, pad, w.rows, TILE_SIDE, pad, TILE_SIDE);
-    }
+    for (size_t r = 0; r < b->n_rows; r += TILE_SIDE) unpack_acc(b->acc + r * w.dim_pad, &w);
 }

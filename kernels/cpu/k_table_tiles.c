@@ -49,4 +49,5 @@ const cpu_kernels TILES(cpu_kernels) = {.name = LEVEL_NAME,
                                         .lanes = VF_LANES,
                                         .qblock_gemm = INT8_GEMM,
                                         .tile_products = tile_products,
+                                        .decode_tiles = TILES(k_decode),
                                         CPU_TILE_KERNELS(TILES_ENTRY) CPU_OTHER_KERNELS(LEVEL_ENTRY)};

@@ -9,10 +9,11 @@
 #include "kernels/ops_rows.h"
 
 enum {
-    DECODE_BLOCK = 64,  /* keys of one step of the online softmax */
-    DECODE_GROUP = 16,  /* query heads that read a K/V row together; more take several passes */
-    PREFILL_KEYS = 128, /* keys of a tile, aligned to entries: part of the result's definition */
-    PREFILL_ROWS = 48,  /* query rows that pass over a packed panel while it is in L1 */
+    DECODE_BLOCK = 64,      /* keys of one step of the online softmax */
+    DECODE_GROUP = 16,      /* query heads that read a K/V row together; more take several passes */
+    DECODE_TILE_HEADS = 32, /* the same by tiles */
+    PREFILL_KEYS = 128,     /* keys of a tile, aligned to entries: part of the result's definition */
+    PREFILL_ROWS = 48,      /* query rows that pass over a packed panel while it is in L1 */
     HEAD_DIM_MAX = 256,
     HEAD_DIM_PAD = 32, /* widest TILE_VECS * VF_LANES */
     SUM_LANES = 16     /* widest VF_LANES */
@@ -50,7 +51,7 @@ typedef struct {
 } decode_query;
 
 /* One chunk of keys, entries from `first` on, for queries of one sequence (decode). n_queries * group heads, at most
- * DECODE_GROUP. A query's bits do not depend on the other queries. */
+ * DECODE_GROUP, or DECODE_TILE_HEADS for decode_tiles. A query's bits do not depend on the other queries. */
 typedef struct {
     decode_query of[DECODE_GROUP];
     size_t n_queries, group, head_dim;
@@ -61,7 +62,7 @@ typedef struct {
     bool moved; /* reordered by the kernel: entries differ in order from the slots from `origin` on that they stand for
                  */
     int64_t origin;
-    float *work;       /* decode_work_floats(head_dim) */
+    float *work;       /* decode_work_floats(head_dim), or decode_tile_floats(head_dim) */
     const float *rope; /* NULL, or row i rotates the key of entry first + i (RoPE), for one query */
     size_t score_stride, bias_stride;
 } decode_chunk;
@@ -124,6 +125,12 @@ static inline size_t prefill_dim_pad(size_t head_dim)
 static inline size_t prefill_work_floats(size_t head_dim)
 {
     return (2 * PREFILL_KEYS + HEAD_DIM_PAD) * prefill_dim_pad(head_dim) + PREFILL_ROWS * (PREFILL_KEYS + 16);
+}
+
+/* Returns the floats for a decode_chunk's queries and their sums by tiles, for one key tile, and for alignment. */
+static inline size_t decode_tile_floats(size_t head_dim)
+{
+    return prefill_work_floats(head_dim) + DECODE_TILE_HEADS * (2 * prefill_dim_pad(head_dim) + SUM_LANES) + 16;
 }
 
 /* Column sums of the weights that queries give a tile of keys. The heads of the group read n_kv consecutive kv heads,
@@ -327,6 +334,8 @@ typedef struct {
     /* NULL: no tiles. Repeats c[j][i] += a[i] b[j] for i, j < 2 n times, whole tiles: shows the unit's sums and speed.
      */
     void (*tile_products)(float *c, const void *a, const void *b, size_t n);
+    /* NULL: no tiles. `decode` by tiles, over rows of f16 or bf16, without rope. */
+    void (*decode_tiles)(const decode_chunk *c);
     CPU_KERNELS(KERNEL_POINTER)
 } cpu_kernels;
 

@@ -134,5 +134,6 @@ static __attribute__((unused)) void tile_dot(uint32_t *c, const uint32_t *a, con
 
 #define TILES_DECLARE(ret, name, args) ret TILES(k_##name) args;
 CPU_TILE_KERNELS(TILES_DECLARE)
+void TILES(k_decode)(const decode_chunk *c);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
     size_t n_tok, kv, group, dim, n;
     dtype type;
     int lists, seen, bits;
-    bool idx, by_token, rounded;
+    bool idx, by_token, rounded, tiles;
     int64_t band;
 } op_shape;
 
@@ -117,7 +117,8 @@ static UNUSED_OK attn_job op_attn(op_run *x, const op_shape *s)
                   .n_max = (int64_t)s->n,
                   .band = s->band,
                   .scale = (s->rounded ? 1 : 3) / sqrtf((float)s->dim),
-                  .rounded = s->rounded};
+                  .rounded = s->rounded,
+                  .tiles = s->tiles};
     j.rows = op_rows(x, s->kv, s->dim, cap, s->type, s->bits, s->by_token);
     j.q = op_floats(x, s->n_tok * heads * s->dim);
     if (!s->idx && lists == 1 && s->n % 2) j.first = range[0], j.n_max = range[1]; /* known to the host */

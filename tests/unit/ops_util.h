@@ -23,7 +23,7 @@
 
 #define UNUSED_OK __attribute__((unused))
 
-/* Levels with tiles differ from others in prompt attention alone: only the tests of that define them. */
+/* Levels with tiles differ from others in attention alone: only the tests of that define them. */
 #ifndef TILE_LEVELS
 #define TILE_LEVELS
 #endif

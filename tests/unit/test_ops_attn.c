@@ -11,10 +11,11 @@ static bool by_codes(const op_run *x, const op_shape *s, bool prompt)
     return !prompt && (s->bits || dtype_in_qblocks(s->type)) && multiplies_codes(x->be->about);
 }
 
-/* True if products are of numbers of 16 bits (k_prefill_tiles.c). */
+/* True if products are of numbers of 16 bits (tile_attend.h). */
 static bool by_tiles(const op_run *x, const op_shape *s, bool prompt)
 {
-    return prompt && s->type != DT_F32 && strstr(x->be->about, "AMX");
+    bool halves = s->type == DT_F16 || s->type == DT_BF16;
+    return x->be->tiles && (prompt ? s->type != DT_F32 : s->tiles && halves && !s->bits);
 }
 
 /* NMSE of an attention. Where the CPU multiplies bf16, or tensor cores do (ops.h): each of q, k, v and weights that is
@@ -107,6 +108,14 @@ static void decode(op_run *x, const int64_t *p)
     attend(x, &s, false);
 }
 
+static void decode_tiles(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    s.rounded = false;
+    s.tiles = true;
+    attend(x, &s, false);
+}
+
 static void prefill(op_run *x, const int64_t *p)
 {
     op_shape s = shape_of(p);
@@ -123,10 +132,9 @@ static void decode_far(op_run *x, const int64_t *p)
     run(x, &j, false);
 }
 
-/* The last parameter: rows that are no tokens. A bias of 0 is none, to the bit. */
-static void decode_biased(op_run *x, const int64_t *p)
+/* A bias of 0 is none, to the bit. */
+static void decode_with_bias(op_run *x, op_shape s, bool pseudo)
 {
-    op_shape s = shape_of(p);
     s.rounded = false;
     attn_job j = op_attn(x, &s), none;
     size_t out = 4 * j.n_heads * s.dim;
@@ -134,9 +142,9 @@ static void decode_biased(op_run *x, const int64_t *p)
     none.bias_stride = j.bias_stride = s.n + 5;
     j.score_stride = s.n + 3;
     j.bias = biases(x, &j, j.bias_stride);
-    j.pseudo = p[P_ROUNDED];
+    j.pseudo = pseudo;
     j.out = op_out(x, out, NMSE, allowed(x, &s, false));
-    j.lse = op_out(x, 4 * j.n_heads, NMSE, allowed(x, &s, false));
+    j.lse = op_out(x, 4 * j.n_heads, allowed(x, &s, false) > 1e-10 ? MSE : NMSE, allowed(x, &s, false));
     j.read = op_read(x);
     j.scores = op_inout(x, NULL, 4 * j.n_heads * j.score_stride, UNIT, 1e-4);
     run(x, &j, false);
@@ -147,6 +155,19 @@ static void decode_biased(op_run *x, const int64_t *p)
     none.out = op_out(x, out, NMSE, allowed(x, &s, false));
     run(x, &none, false);
     op_same(x, plain, none.out, out, "a bias of 0");
+}
+
+/* The last parameter: rows that are no tokens. */
+static void decode_biased(op_run *x, const int64_t *p)
+{
+    decode_with_bias(x, shape_of(p), p[P_ROUNDED]);
+}
+
+static void decode_biased_tiles(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    s.tiles = true;
+    decode_with_bias(x, s, p[P_ROUNDED]);
 }
 
 /* A rope table of n rows for random positions. */
@@ -310,7 +331,8 @@ static void together(op_run *x, const int64_t *p)
                   .n = (size_t)p[2],
                   .lists = p[3] ? LIST_PER_HEAD : ONE_LIST,
                   .idx = p[3],
-                  .bits = (int)p[4]};
+                  .bits = (int)p[4],
+                  .tiles = p[6]};
     attn_job first = op_attn(x, &s);
     size_t bytes = 4 * first.n_heads * s.dim;
     for (size_t i = 0; i < JOBS; i++) {
@@ -324,6 +346,30 @@ static void together(op_run *x, const int64_t *p)
     x->be->ops->attn_decode(x->be, job, JOBS);
     for (size_t i = 0; i < JOBS; i++)
         op_same(x, alone[i], job[i].out, bytes, "in a batch with other jobs of its sequence");
+}
+
+/* Queries of one sequence whose newest values are not finite: only those that see them have such results. */
+static void hidden_rows(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 4, KEYS = 140, KV = 2, DIM = 32 };
+    attn_job job[JOBS];
+    op_shape s = {.n_tok = 1, .kv = KV, .group = (size_t)p[1], .dim = DIM, .n = KEYS, .type = (dtype)p[0], .tiles = 1};
+    attn_job first = op_attn(x, &s);
+    size_t bytes = 4 * first.n_heads * DIM, cap = first.rows.cap, size = KV * cap * DIM * dtype_size(s.type);
+    unsigned char *v = op_see(x, first.rows.v, size);
+    for (size_t h = 0; h < KV; h++)
+        memset(v + (h * cap + KEYS - JOBS + 2) * DIM * dtype_size(s.type), 0xff, (cap - KEYS) * DIM); /* NaN */
+    first.rows.v = op_in(x, v, size);
+    first.range = (buf){NULL};
+    first.first = 0;
+    for (size_t i = 0; i < JOBS; i++) {
+        job[i] = first;
+        job[i].q = op_floats(x, first.n_heads * DIM);
+        job[i].n_max = (int64_t)(KEYS - JOBS + 1 + i);
+        job[i].out = i < 2 ? op_out(x, bytes, NMSE, allowed(x, &s, false)) : op_out(x, bytes, BITS_F32, 0);
+    }
+    x->be->ops->attn_decode(x->be, job, JOBS);
+    free(v);
 }
 
 /* Rows in the order of slots. */
@@ -500,6 +546,37 @@ static const op_test tests[] = {
      2,
      0,
      {BLOCK_TYPES, GROUPS, OP_P(20, 84, 150), NONE, NONE, OP_P(64, 128)}},
+    {"decode by tiles",
+     decode_tiles,
+     200,
+     0,
+     0,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, OP_P(1), NONE}},
+    {"decode by tiles over codes",
+     decode_tiles,
+     20,
+     0,
+     0,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, FORMS, OP_P(1), NONE}},
+    {"decode by tiles, pieces",
+     decode_tiles,
+     6,
+     0,
+     0,
+     {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), NONE, OP_P(1), NONE}},
+    {"decode by tiles with a bias",
+     decode_biased_tiles,
+     100,
+     0,
+     0,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, OP_P(1), OP_BOOL}},
+    {"decode by tiles, queries of one sequence",
+     together,
+     12,
+     0,
+     0,
+     {OP_TYPES, GROUPS, OP_P(20, 84, 150, 2055), OP_BOOL, NONE, OP_P(24, 64, 80, 128), OP_P(1)}},
+    {"decode by tiles, rows that are not finite", hidden_rows, 4, 0, 0, {OP_P(DT_F16, DT_BF16), OP_P(1, 4)}},
     {"prefill and decode, rows that are all exact in a store with codes", all_exact, 12, 3, 0, {OP_BOOL, OP_TYPES}},
     {"attn_merge", merge, 60, 5, 17, {OP_P(2, 6, 8, 10, 32, 64, 80, 96, 128, 256), OP_P(1, 2, 3, 4, 5)}},
 };
