@@ -248,6 +248,7 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
         j->lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse;
         j->n_tok = r->n_tok;
         j->rounded = r->step->flags & ATTN_ROUNDED;
+        j->tiles = r->step->seq[seq_at(r, run.first + i)]->tiles;
         if (!j->qpos.p) j->qpos = buf_at(r->step->pos, (r->row + row) * sizeof(int64_t));
     }
     row_tier_before_read(w->be, w->jobs, run.n, !(r->step->flags & ATTN_PROMPT));

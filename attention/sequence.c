@@ -108,6 +108,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     if (lim->draft) TRY(attn_backend_check(lim->draft, be, e));
     TRY(MEM_NEW(&s, 1, e));
     *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
+    s->tiles = spec->decode == ATTN_DECODE_TILES;
     if (lim->draft) {
         s->draft = *lim->draft;
         s->lim.draft = &s->draft;
@@ -172,7 +173,27 @@ status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const
         return err_set(e, ST_UNSUPPORTED, "%s: cannot draft with demote: demoted rows cannot be restored", draft->text);
     if (draft->kv.kind != verifier->kv.kind || !kv_same_rows(&draft->kv, &verifier->kv))
         return err_set(e, ST_USAGE, "%s: a draft uses the verifier's rows; remove kv", draft->text);
+    if (draft->decode != ATTN_DECODE_AUTO)
+        return err_set(e, ST_USAGE, "%s: a draft uses the verifier's kernel; set decode in --attn", draft->text);
     return ST_OK;
+}
+
+size_t attn_seq_tile_rows(const attn_seq *s)
+{
+    enum { QUERIES = 16 };
+    int group = s->shape.n_heads / s->shape.n_kv_heads;
+    if (!s->be->tiles || !attn_takes_tiles(&s->spec)) return 0;
+    return group < QUERIES ? (size_t)(QUERIES / group) : 1;
+}
+
+void attn_seq_decode_by(attn_seq *s, bool tiles)
+{
+    s->tiles = tiles;
+}
+
+bool attn_seq_by_tiles(const attn_seq *s)
+{
+    return s->tiles;
 }
 
 const attn_spec *attn_seq_spec(const attn_seq *s)

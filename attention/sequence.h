@@ -42,6 +42,13 @@ int64_t attn_seq_window(const attn_seq *s);
 /* Returns to the state after creation. */
 void attn_seq_reset(attn_seq *s);
 const attn_spec *attn_seq_spec(const attn_seq *s);
+/* Returns the rows of a step (ATTN_VERIFY) whose heads of a group share a tile, at least 1; 0: the backend has no
+ * tiles, or not for these rows. */
+size_t attn_seq_tile_rows(const attn_seq *s);
+/* Sets the kernel of attention in the following decode steps; tiles requires attn_seq_tile_rows > 0. A new sequence has
+ * that of its spec, AUTO: rows. */
+void attn_seq_decode_by(attn_seq *s, bool tiles);
+bool attn_seq_by_tiles(const attn_seq *s);
 /* Returns the number of tokens so far, which is the position of the next token. */
 int64_t attn_seq_length(const attn_seq *s);
 /* Drops the tokens from position n on. ST_UNSUPPORTED with the reason if the state is lost: tokens were evicted or

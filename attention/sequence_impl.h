@@ -27,6 +27,7 @@ struct attn_seq {
     attn_limits lim;
     backend *be;
     int64_t length;
+    bool tiles;                     /* attn_job.tiles of decode steps */
     bool *layers[GROUPS];           /* [n_layers]; the first two are complementary */
     layer_group *group[GROUPS];     /* NULL: no layer */
     row_tier *tier;                 /* tier of the method's rows; NULL: the device's memory */

@@ -65,6 +65,11 @@ attn_spec attn_reuse_spec(const attn_spec *s)
     return out;
 }
 
+bool attn_takes_tiles(const attn_spec *s)
+{
+    return s->kv.kind == KV_PLAIN && (s->kv.type == DT_F16 || s->kv.type == DT_BF16);
+}
+
 bool attn_has_budget(const attn_spec *s)
 {
     return s->method->has_budget && s->budget < ATTN_NO_BUDGET;

@@ -127,6 +127,9 @@ typedef struct {
     bool has[ATTN_MAX_LAYERS];
 } attn_layers;
 
+/* Kernel of attention in decode steps (attn_job.tiles). AUTO: rows, unless drafts choose (drafter.h). */
+typedef enum { ATTN_DECODE_AUTO, ATTN_DECODE_ROWS, ATTN_DECODE_TILES } attn_decode_kernel;
+
 #define ATTN_NO_BUDGET ((int64_t)1 << 40)
 
 typedef struct {
@@ -136,6 +139,7 @@ typedef struct {
     attn_layers skip;               /* dense layers */
     kv_format kv;
     kv_tier tier;
+    attn_decode_kernel decode;
     bool two_stores;      /* --kv is not float although the method is a store; attn_spec_check rejects it */
     bool own_budget;      /* the strategy itself sets its budget */
     bool uncertified;     /* --certify with a method that does not support it; attn_spec_check rejects it */
@@ -170,6 +174,8 @@ status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err
 /* Copies a written strategy without removed parameters whose values had no effect. */
 void attn_spec_known(char out[ATTN_WRITTEN], const char *strategy);
 bool attn_has_budget(const attn_spec *s);
+/* True if tiles can multiply the strategy's rows: elements of f16 or bf16. */
+bool attn_takes_tiles(const attn_spec *s);
 /* Returns the certified bound on the missed attention of a head; 0: no certificates. */
 double attn_certify_eps(const attn_spec *s);
 /* Writes a word for the tokens that a budget counts. "kept": kept between steps; "exact": kept and not demoted;

@@ -125,6 +125,23 @@ static status parse_skip(attn_layers *out, const char *text, const char *what, e
                    what, text, ATTN_MAX_LAYERS);
 }
 
+/* In the order of attn_decode_kernel. */
+static const attn_param decode_param = {
+    .key = "decode",
+    .choices = "auto rows tiles",
+    .max = ATTN_DECODE_TILES,
+    .help =
+        "kernel of attention in decode steps; tiles: AMX, rows of f16 or bf16; auto: tiles only where --draft finds "
+        "them faster"};
+
+static status parse_decode(attn_decode_kernel *k, const char *value, const char *what, err *e)
+{
+    int64_t at;
+    TRY(attn_param_parse(&at, &decode_param, value, what, e));
+    *k = (attn_decode_kernel)at;
+    return ST_OK;
+}
+
 static status parse_kv(kv_format *f, const char *value, const char *what, err *e)
 {
     char text[ATTN_TEXT], where[ATTN_TEXT + 32];
@@ -177,7 +194,7 @@ static status unknown_key(const attn_spec *s, const char *key, const char *what,
         return err_set(e, ST_USAGE, "%s: %s: parameter '%s' was removed, leave it out", what, s->method->name, key);
     nearest_start(&n, key);
     for (const attn_param *p = attn_params(s->method); p->key; p++) nearest_try(&n, p->key, strlen(p->key));
-    nearest_try_words(&n, s->method->has_budget ? "budget skip kv" : "skip kv");
+    nearest_try_words(&n, s->method->has_budget ? "budget skip decode kv" : "skip decode kv");
     return err_set(e, ST_USAGE, "%s: %s has no parameter '%s'%s, see --help-attn %s", what, s->method->name, key,
                    nearest_hint(&n), s->method->name);
 }
@@ -190,6 +207,7 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
         snprintf(where, sizeof where, "%s: skip=", what);
         return parse_skip(&s->skip, value, where, e);
     }
+    if (strcmp(key, "decode") == 0) return parse_decode(&s->decode, value, what, e);
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
     bool budget = strcmp(key, "budget") == 0;
     s->own_budget |= budget;
@@ -281,6 +299,10 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: has its own store; --kv %s does not apply", s->text, kv_format_name(&s->kv));
     if (s->uncertified) return certify_refused(s, e);
     TRY(kv_format_check(&s->kv, shape, s->text, e));
+    if (s->decode == ATTN_DECODE_TILES && !attn_takes_tiles(s))
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: decode=tiles: needs keys and values of f16 or bf16, not %s; use decode=rows", s->text,
+                       kv_format_name(&s->kv));
     if (s->tier.kind != KV_DEVICE && s->method->family && s->method->family->drops)
         return err_set(e, ST_UNSUPPORTED,
                        "%s: --kv-tier %s is not supported: it drops tokens, and each step reads all others", s->text,
@@ -335,6 +357,11 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     if (names[0])
         return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,
                        names);
+    if (s->decode == ATTN_DECODE_TILES && !be->tiles)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: decode=tiles: needs the CPU's tiles (AMX), not %s; use decode=rows, or for tests "
+                       "KVASIR_CPU=amx-emulated",
+                       s->text, be->about);
     return ranks_check(s, be, e);
 }
 
@@ -359,6 +386,8 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
         ADD("%s%d", first ? "skip=" : "+", l);
         first = 0;
     }
+    attn_param_text(value, &decode_param, s->decode);
+    if (s->decode != ATTN_DECODE_AUTO) ADD(" decode=%s", value);
     ADD(" ");
     ADD("kv=");
 #undef ADD
@@ -452,6 +481,7 @@ void attn_print_help(FILE *f, const attn_method *m)
     snprintf(skip, sizeof skip, "%d", m->def_skip);
     print_row(f, "skip", m->skip ? m->skip : skip,
               "leading layers that run full attention, or a list a+b+c; also --skip");
+    print_param(f, &decode_param);
     print_row(f, "kv", "f16",
               "store of keys and values: --kv with / for : (kivi, logquant: the type of unquantized rows)");
 }

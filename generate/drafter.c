@@ -10,7 +10,10 @@
 #include "kernels/base/rng.h"
 #include "model/ngram.h"
 
-enum { MOST = SESSION_VERIFY_ROWS - 1 };
+enum {
+    MOST = SESSION_VERIFY_ROWS - 1,
+    WORTH_MEASURING = 256 /* least tokens of a run whose kernel is measured, which costs about 8 steps */
+};
 
 /* Sources of drafts. */
 enum { LOOKUP, STRATEGY, SOURCES };
@@ -30,6 +33,7 @@ struct drafter {
     int64_t began_ns, draft_ns;
     bool held; /* a source withheld its drafts */
     draft_counts counts;
+    bool settled, tiles; /* the kernel of attention is known; it is that of tiles */
     bool forced;
     double accept_rate; /* forced: fraction of drafts to accept */
     int32_t period;
@@ -178,11 +182,58 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     return comm_broadcast(d->ranks, d->fed + 1, g * sizeof *d->fed, 0, e);
 }
 
+/* ---- kernel of attention ---- */
+
+/* Measures a step of `rows` rows of d->fed, which is then forgotten. */
+static status probe(drafter *d, session *s, size_t rows, int64_t *ns, err *e)
+{
+    int64_t n = session_length(s), began = clock_ns();
+    TRY(session_verify(s, d->fed, rows, e));
+    *ns = clock_ns() - began;
+    return session_rewind(s, n, e);
+}
+
+/* Sets d->tiles to the kernel with more tokens in the same time, by steps of one row and of as many as share a tile. */
+static status measure(drafter *d, session *s, int32_t last, size_t rows, err *e)
+{
+    int64_t ns[2][2];
+    for (size_t i = 0; i < rows; i++) d->fed[i] = last;
+    TRY(probe(d, s, 1, &ns[0][0], e)); /* warms the caches */
+    for (int t = 0; t < 2; t++) {
+        session_decode_by(s, t);
+        TRY(probe(d, s, 1, &ns[t][0], e));
+        TRY(probe(d, s, rows, &ns[t][1], e));
+    }
+    d->tiles = pace_prefers(&d->pace[d->has[LOOKUP] ? LOOKUP : STRATEGY], rows, ns[1], ns[0]);
+    for (int i = 0; i < SOURCES; i++) {
+        pace_timed(&d->pace[i], 1, ns[d->tiles][0], 0, 0);
+        pace_timed(&d->pace[i], rows, ns[d->tiles][1], 0, 0);
+    }
+    return ST_OK;
+}
+
+/* Decides the kernel of a run, and limits adaptive drafts to the rows that share a tile. */
+static status settle(drafter *d, session *s, int32_t last, size_t most, err *e)
+{
+    const attn_decode_kernel wanted = attn_seq_spec(session_attn(s))->decode;
+    size_t rows = attn_seq_tile_rows(session_attn(s));
+    if (rows > SESSION_VERIFY_ROWS) rows = SESSION_VERIFY_ROWS;
+    d->settled = true;
+    d->tiles = wanted == ATTN_DECODE_TILES;
+    if (wanted == ATTN_DECODE_AUTO && rows > 1 && most >= WORTH_MEASURING && (!d->ranks || d->ranks->size == 1))
+        TRY(measure(d, s, last, rows, e));
+    session_decode_by(s, d->tiles);
+    for (int i = 0; i < SOURCES && d->tiles && rows > 1; i++)
+        if (!d->pace[i].fixed && d->pace[i].most >= rows) d->pace[i].most = rows - 1;
+    return ST_OK;
+}
+
 /* Drafts tokens after `all` and verifies them. */
 static status step(drafter *d, session *s, sampler *by, const token_list *all, size_t most, err *e)
 {
     size_t room = (size_t)(session_limit(s) - session_length(s)), n;
     if (most > room) most = room;
+    if (!d->settled) TRY(settle(d, s, all->ids[all->n - 1], most, e));
     d->began_ns = clock_ns();
     d->fed[0] = all->ids[all->n - 1];
     d->by = LOOKUP;
@@ -309,6 +360,7 @@ draft_counts drafter_counts(const drafter *d)
 {
     draft_counts c = d->counts;
     c.single_ns = d->pace[d->by].step_ns[1];
+    c.tiles = d->tiles;
     return c;
 }
 
@@ -324,9 +376,10 @@ double draft_length(const draft_counts *n)
 
 json_t *draft_json(const char *spec, const draft_counts *n)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "spec", spec, "proposed", (json_int_t)n->proposed, "accepted",
-                     (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "withheld",
-                     (json_int_t)n->withheld, "accepted_length", draft_length(n));
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:s}", "spec", spec, "proposed", (json_int_t)n->proposed,
+                     "accepted", (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "withheld",
+                     (json_int_t)n->withheld, "accepted_length", draft_length(n), "decode",
+                     n->tiles ? "tiles" : "rows");
 }
 
 json_t *drafter_json(const drafter *d, const model *m)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Drafts (--draft): tokens are drafted, then several are verified in one step. The output equals that of single steps
- * byte for byte. */
+ * byte for byte, with the same kernel of attention. If the strategy leaves the kernel open (ATTN_DECODE_AUTO) and the
+ * CPU has tiles, the first step of a run measures both. */
 #ifndef GENERATE_DRAFTER_H
 #define GENERATE_DRAFTER_H
 
@@ -19,6 +20,7 @@ typedef struct {
     double ns;                   /* total time, estimated from the shortest recent times of equal steps */
     double single_ns;            /* shortest recent time of a step of one token; 0: none */
     int64_t draft_ns, verify_ns; /* measured totals of all drafts and of all verifications */
+    bool tiles;                  /* kernel of attention in all steps (attn_decode_kernel) */
 } draft_counts;
 
 /* For `bench`: accepts each reached draft with probability `rate`, regardless of the model. All other tokens are ids
@@ -62,7 +64,7 @@ draft_counts drafter_counts(const drafter *d);
 const char *drafter_spec(const drafter *d);
 /* Returns the average number of tokens per verification, its own included; 0 without verifications. */
 double draft_length(const draft_counts *n);
-/* Returns {"spec", "proposed", "accepted", "verifications", "withheld", "accepted_length"}; NULL if out of
+/* Returns {"spec", "proposed", "accepted", "verifications", "withheld", "accepted_length", "decode"}; NULL if out of
  * memory. */
 json_t *draft_json(const char *spec, const draft_counts *n);
 /* Returns draft_json of a drafter. weights: model of the drafts, which adds "weights" and "weights_bytes"; NULL: the

@@ -24,9 +24,17 @@ status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e)
     return st;
 }
 
+/* True if the reply's rows are those of the kernel that the strategy names, in which other sequences would compute
+ * them. */
+static bool same_kernel(const sequence *q)
+{
+    const attn_seq *s = session_attn(q->s);
+    return attn_seq_by_tiles(s) == (attn_seq_spec(s)->decode == ATTN_DECODE_TILES);
+}
+
 void sequence_keep(sequence *q)
 {
-    if (q->s && q->cache) prefix_cache_keep_fed(&q->hit, q->cache, q->s, q->ids.ids, q->n_fed);
+    if (q->s && q->cache && same_kernel(q)) prefix_cache_keep_fed(&q->hit, q->cache, q->s, q->ids.ids, q->n_fed);
 }
 
 void sequence_end(sequence *q)

@@ -98,19 +98,43 @@ static size_t longest(const draft_pace *p)
     return 2 * rows - 1 < p->most ? 2 * rows - 1 : p->most;
 }
 
-size_t pace_length(draft_pace *p)
+/* Returns the best length that the credit allows, or the fixed one, and its tokens in the time of a step of one row. */
+static size_t best_length(const draft_pace *p, double *best)
 {
-    double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
+    double h = p->accepted / p->reached, chance = 1, tokens = 1;
     size_t length = 0;
-    if (p->fixed) return p->most;
-    if (p->seen < 2) return 0; /* the time of a one-row step must be known, and the first step runs with cold caches */
-    for (size_t g = 0, end = longest(p); g <= end; g++) {
+    *best = 0;
+    for (size_t g = 0, end = p->fixed ? p->most : longest(p); g <= end; g++) {
         if (g > 0) tokens += chance *= h;
         double rate = tokens / (1 + loss_of(p, g));
-        if (!(rate > best) || (g > 0 && loss_of(p, g) > p->credit)) continue;
-        best = rate;
+        if (p->fixed ? g < end : !(rate > *best) || (g > 0 && loss_of(p, g) > p->credit)) continue;
+        *best = rate;
         length = g;
     }
+    return length;
+}
+
+/* Returns the tokens a nanosecond of a run with such steps. */
+static double rate_of(draft_pace p, size_t rows, const int64_t ns[2])
+{
+    double best;
+    pace_timed(&p, 1, ns[0], 0, 0);
+    pace_timed(&p, rows, ns[1], 0, 0);
+    best_length(&p, &best);
+    return best / (double)ns[0];
+}
+
+bool pace_prefers(const draft_pace *p, size_t rows, const int64_t b[2], const int64_t a[2])
+{
+    return rate_of(*p, rows, b) > rate_of(*p, rows, a);
+}
+
+size_t pace_length(draft_pace *p)
+{
+    double best;
+    if (p->fixed) return p->most;
+    if (p->seen < 2) return 0; /* the time of a one-row step must be known, and the first step runs with cold caches */
+    size_t length = best_length(p, &best);
     bool retry = p->idle % RETRY == RETRY - 1 && p->most > 0 && loss_of(p, 1) <= p->credit;
     return length == 0 && retry ? 1 : length;
 }

@@ -189,6 +189,11 @@ const attn_seq *session_attn(const session *s)
     return s->attn;
 }
 
+void session_decode_by(session *s, bool tiles)
+{
+    attn_seq_decode_by(s->attn, tiles);
+}
+
 /* Returns n such that a prompt that ends at `end` can be cut only to multiples of n tokens. Dynamic RoPE rotates the
  * keys of a prompt beyond the trained length by its end, so that it cannot be cut at all. */
 static int64_t grain_of(const session *s, int64_t end)

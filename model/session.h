@@ -85,6 +85,8 @@ int64_t session_length(const session *s);
 int64_t session_limit(const session *s);
 decoder *session_decoder(const session *s);
 const attn_seq *session_attn(const session *s);
+/* Sets the kernel of attention in decode steps (attn_seq_decode_by). */
+void session_decode_by(session *s, bool tiles);
 /* Forgets the tokens from position n on. An incomplete prompt ends if all of it is forgotten. ST_UNSUPPORTED if the
  * strategy has evicted tokens since; if the model has recurrent state, except for 0 and snapshots; inside a prompt
  * whose rows depend on its later tokens (dynamic RoPE beyond the trained length, attn_prompt_grain). */

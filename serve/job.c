@@ -83,6 +83,7 @@ static json_t *draft_of(const job *j)
         all.verifications += n.verifications;
         all.tokens += n.tokens;
         all.withheld += n.withheld;
+        all.tiles |= n.tiles;
     }
     return draft_json(j->r.draft, &all);
 }

@@ -57,6 +57,27 @@ err_has " verifications without drafts, which would not have paid" "and say when
 err_has " tokens per verification | " "with the accepted length"
 err_has " steps saved" "and the steps saved"
 
+# Attention by tiles, emulated: verification and single steps take the same kernel, and the statistics say which.
+export KVASIR_CPU=amx-emulated
+same "tiles" ngram:adapt=off -n 40 --temp 0.8 --attn full:decode=tiles
+run $base -n 300 --temp 0 --draft ngram --json "$tmp/auto.json"
+cp "$tmp/out" "$tmp/drafted"
+kernel=$(sed -n 's/.*"decode": *"\([a-z]*\)".*/\1/p' "$tmp/auto.json")
+run $base -n 300 --temp 0 --attn "full:decode=$kernel"
+check "a run that measures both kernels has the text of the one it took ($kernel)" cmp -s "$tmp/out" "$tmp/drafted"
+run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --attn full:decode=tiles --draft ngram
+err_has "| decode=tiles" "the statistics have the kernel"
+run $base -n 2 --attn full:decode=tiles --kv f32
+is_refusal 1 "full:decode=tiles: decode=tiles: needs keys and values of f16 or bf16, not f32; use decode=rows" "rows that tiles do not take"
+run $base -n 2 --draft fier:decode=tiles
+is_refusal 2 "a draft uses the verifier's kernel; set decode in --attn" "a draft with a kernel of its own"
+run $base -n 2 --attn full:decode=tile
+is_refusal 2 "decode='tile', expected one of: auto rows tiles" "an unknown kernel"
+export KVASIR_CPU=generic
+run $base -n 2 --attn full:decode=tiles
+is_refusal 1 "full:decode=tiles: decode=tiles: needs the CPU's tiles (AMX), not generic" "a CPU without tiles"
+unset KVASIR_CPU
+
 # A saved session continues as it would without drafts.
 run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/plain.kv"
 run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/draft.kv" --draft ngram

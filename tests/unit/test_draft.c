@@ -4,6 +4,8 @@
 /* Builds: shim */
 #include "config.h"
 
+#include <stdlib.h>
+
 #include "kernels/base/rng.h"
 #include "kernels/ops_weights.h"
 #include "model/sampler.h"
@@ -46,6 +48,8 @@ static const sampler_options sampling[] = {
 };
 enum { N_SAMPLING = sizeof sampling / sizeof *sampling };
 
+static const char *verifier = "full";
+
 /* The text of single steps, and its logits. */
 static int32_t text[N_SAMPLING][TOKENS + 1];
 static float want[N_SAMPLING][TOKENS][U_VOCAB], row[U_VOCAB];
@@ -54,7 +58,7 @@ static status single_steps(const engine_parts *p, int k, err *e)
 {
     session *s;
     sampler *by;
-    TRY(session_new(&s, p, "full", "f16", LIMIT, e));
+    TRY(session_new(&s, p, verifier, "f16", LIMIT, e));
     TRY(sampler_create(&by, &sampling[k], U_VOCAB, e));
     status st = live(s, PROMPT, 0, row, e);
     for (int i = 0; i <= TOKENS && st == ST_OK; i++) {
@@ -131,7 +135,7 @@ static void check_draft(const engine_parts *p, const char *device, const char *d
     err e = {0};
     attn_spec full, spec;
     const attn_options of = {.kv = kv_plain(DT_F16)};
-    status st = attn_spec_parse(&full, "full", &of, &e);
+    status st = attn_spec_parse(&full, verifier, &of, &e);
     if (st == ST_OK) st = attn_spec_parse(&spec, draft, &of, &e);
     const session_size size = {.n_tokens = LIMIT, .draft = &spec};
     if (st == ST_OK) st = session_create(&s, p->dec, &full, size, &e);
@@ -214,8 +218,34 @@ static void check_device(const char *device)
     check_weights(device, DT_Q8, 2);
 }
 
+#ifndef ON_CUDA
+/* Attention of single steps and of verifications by tiles. */
+static void check_tiles(void)
+{
+    static const decoder_options opt = {.chunk = U_CHUNK, .max_batch = 1, .verify = SESSION_VERIFY_ROWS};
+    static float rows[TOKENS][U_VOCAB];
+    engine_parts p;
+    err e = {0};
+    setenv("KVASIR_CPU", "amx-emulated", 1);
+    status st = parts_open_with(&p, "qwen2-f16", (backend_options){.device = "cpu", .n_threads = 2}, opt, &e);
+    unsetenv("KVASIR_CPU");
+    if (!is_ok(st, &e, "tiles")) return;
+    is_ok(single_steps(&p, 1, &e), &e, "tiles, steps by rows");
+    memcpy(rows, want[1], sizeof rows);
+    verifier = "full:decode=tiles";
+    for (int k = 0; k < 2; k++) is_ok(single_steps(&p, k, &e), &e, "tiles, sampling %d", k);
+    ok(memcmp(rows, want[1], sizeof rows) != 0, "steps by tiles have other bits");
+    for (int k = 0; k < 2; k++) check_draft(&p, "tiles", drafts[3 * k], k);
+    verifier = "full";
+    parts_close(&p);
+}
+#endif
+
 int main(void)
 {
+#ifndef ON_CUDA
+    check_tiles();
+#endif
     for (size_t d = 0; d < N_METHOD_DEVICES; d++) check_device(METHOD_DEVICES[d]);
     return tap_done();
 }

@@ -135,8 +135,26 @@ static void check_times(void)
     ok(pace_step_ns(&p, 5) < 200, "an interruption counts little");
 }
 
+/* Times of steps of 1 and 4 rows in two ways, at an acceptance of 0.75 (pace_start) or less. */
+static void check_ways(void)
+{
+    static const int64_t rows[2] = {1000, 3000}, tiles[2] = {1100, 1400};
+    draft_pace p;
+    pace_start(&p, MOST);
+    ok(pace_prefers(&p, 4, tiles, rows), "slower single steps and much faster verifications: more tokens");
+    ok(!pace_prefers(&p, 4, rows, tiles), "and not the other way round");
+    ok(!pace_prefers(&p, 4, rows, rows), "equal times: the first way stays");
+    p.accepted = 0.01;
+    ok(!pace_prefers(&p, 4, tiles, rows), "where nothing is accepted, single steps count");
+    pace_start(&p, 3);
+    p.fixed = true;
+    p.accepted = 0.01;
+    ok(pace_prefers(&p, 4, tiles, rows), "unless every step has drafts");
+}
+
 int main(void)
 {
+    check_ways();
     check_lookup();
     check_pace();
     check_gain();
