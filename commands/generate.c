@@ -194,7 +194,7 @@ static void print_draft(const reply *r)
         fprintf(stderr, " | %lld of %lld verifications without drafts, which would not have paid",
                 (long long)n.withheld, (long long)n.verifications);
     if (n.ns > 0 && alone > 0) fprintf(stderr, " | speedup %.2f over single steps", alone / n.ns);
-    if (attn_seq_tile_rows(session_attn(r->q.s)) > 0) fprintf(stderr, " | decode=%s", n.tiles ? "tiles" : "rows");
+    if (attn_seq_tile_rows(session_attn(r->q.s)) > 0) fprintf(stderr, " | decode=%s", draft_kernel(&n));
     const model *m = r->g.draft;
     if (m) fprintf(stderr, " | weights of drafts %s, %.2f MB", dtype_name(m->type), (double)m->weight_bytes / 1e6);
     fputc('\n', stderr);

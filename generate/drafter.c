@@ -220,8 +220,8 @@ static status settle(drafter *d, session *s, int32_t last, size_t most, err *e)
     if (rows > SESSION_VERIFY_ROWS) rows = SESSION_VERIFY_ROWS;
     d->settled = true;
     d->tiles = wanted == ATTN_DECODE_TILES;
-    if (wanted == ATTN_DECODE_AUTO && rows > 1 && most >= WORTH_MEASURING && (!d->ranks || d->ranks->size == 1))
-        TRY(measure(d, s, last, rows, e));
+    const bool pays = d->forced || most >= WORTH_MEASURING, alone = !d->ranks || d->ranks->size == 1;
+    if (wanted == ATTN_DECODE_AUTO && rows > 1 && rows <= most && pays && alone) TRY(measure(d, s, last, rows, e));
     session_decode_by(s, d->tiles);
     for (int i = 0; i < SOURCES && d->tiles && rows > 1; i++)
         if (!d->pace[i].fixed && d->pace[i].most >= rows) d->pace[i].most = rows - 1;
@@ -369,6 +369,11 @@ const char *drafter_spec(const drafter *d)
     return d->spec;
 }
 
+const char *draft_kernel(const draft_counts *n)
+{
+    return n->tiles ? "tiles" : "rows";
+}
+
 double draft_length(const draft_counts *n)
 {
     return n->verifications > 0 ? (double)n->tokens / (double)n->verifications : 0;
@@ -378,8 +383,7 @@ json_t *draft_json(const char *spec, const draft_counts *n)
 {
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:s}", "spec", spec, "proposed", (json_int_t)n->proposed,
                      "accepted", (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "withheld",
-                     (json_int_t)n->withheld, "accepted_length", draft_length(n), "decode",
-                     n->tiles ? "tiles" : "rows");
+                     (json_int_t)n->withheld, "accepted_length", draft_length(n), "decode", draft_kernel(n));
 }
 
 json_t *drafter_json(const drafter *d, const model *m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Drafts (--draft): tokens are drafted, then several are verified in one step. The output equals that of single steps
  * byte for byte, with the same kernel of attention. If the strategy leaves the kernel open (ATTN_DECODE_AUTO) and the
- * CPU has tiles, the first step of a run measures both. */
+ * CPU has tiles, the first step of a run of enough tokens measures both. */
 #ifndef GENERATE_DRAFTER_H
 #define GENERATE_DRAFTER_H
 
@@ -23,8 +23,9 @@ typedef struct {
     bool tiles;                  /* kernel of attention in all steps (attn_decode_kernel) */
 } draft_counts;
 
-/* For `bench`: accepts each reached draft with probability `rate`, regardless of the model. All other tokens are ids
- * below `period` in ascending order, repeated, so that n-gram lookups find drafts. */
+/* For `bench`: measures the kernels of attention in a run of any length, and accepts each reached draft with
+ * probability `rate`, regardless of the model. All other tokens are ids below `period` in ascending order, repeated, so
+ * that n-gram lookups find drafts. */
 void drafter_force(drafter *d, double rate, int32_t period, uint64_t seed);
 
 /* Drafts requested by the user. All strings are borrowed. */
@@ -62,6 +63,8 @@ status drafter_drop(drafter *d, session *s, const token_list *all, err *e);
 
 draft_counts drafter_counts(const drafter *d);
 const char *drafter_spec(const drafter *d);
+/* Returns the value of decode= that names the kernel of the steps. */
+const char *draft_kernel(const draft_counts *n);
 /* Returns the average number of tokens per verification, its own included; 0 without verifications. */
 double draft_length(const draft_counts *n);
 /* Returns {"spec", "proposed", "accepted", "verifications", "withheld", "accepted_length", "decode"}; NULL if out of

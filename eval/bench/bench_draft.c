@@ -107,6 +107,7 @@ static status print_head(const drafts *d, err *e)
                    {"drafted", TABLE_DETAIL, 0},
                    {"draft", TABLE_DETAIL2, 0},
                    {"verify", TABLE_DETAIL2, 0},
+                   {"decode", TABLE_LEFT | TABLE_DETAIL2, 0},
                    {"drafts", TABLE_LEFT | TABLE_DETAIL2, 0}};
     const model *m = d->base->g.m;
     paragraph("%s, %s, %.1f M parameters; drafts: %s; a fraction of %.4g of the drafted tokens is treated as accepted",
@@ -139,6 +140,7 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
                   "accept", d->base->o->accept, "single_tokens_per_s", single->speed, "single_spread", single->spread,
                   "tokens_per_s", m.speed, "spread", m.spread, "times", times, "drafted", proposed, "accepted_length",
                   length, "draft_steps", draft, "verify_steps", verify, "enough", x->samples.enough);
+    if (o) json_object_set_new(o, "decode", json_string(draft_kernel(&n)));
     if (o) json_object_set_new(o, "draft_weights", d->base->g.draft ? json_string(draft_weights(d)) : json_null());
     if (json_array_append_new(d->base->list, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
     table *t = &d->base->rows;
@@ -153,6 +155,7 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
     table_number(t, proposed, 2);
     table_number(t, draft, 2);
     table_number(t, verify, 2);
+    table_cell(t, "%s", draft_kernel(&n));
     table_cell(t, "%s", drafter_spec(x->by));
     return table_flush(t, e);
 }

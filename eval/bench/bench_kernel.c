@@ -24,7 +24,7 @@ enum {
     PAGE = 16,                /* tokens per page of quest */
     GROUP = 32,               /* tokens per group of fier and of quantized keys, channels per run of quantized values */
     CHUNK = BENCH_KERNEL_CTX, /* query rows of a prompt */
-    VERIFIED = 5,             /* query rows of a verification of four drafted tokens */
+    VERIFIED = 8,             /* most query rows of a verification */
     COLD_BYTES = 64 << 20,    /* bytes read by a sample on the CPU, */
     DEVICE_BYTES = 512 << 20, /* and on a device; more than the caches hold */
     PATTERN = 1 << 20,        /* random halves, repeated to fill a buffer */
@@ -40,10 +40,11 @@ typedef struct {
     const char *name, *unit;
     status (*make)(rig *r, kernel_result *k, err *e);
     void (*step)(rig *r, size_t i); /* runs on layer i */
-    size_t run;                     /* lists: consecutive tokens */
+    size_t run;                     /* lists: consecutive tokens; verifications: query rows */
     bool int8, votes;               /* fier: int8 products; combines the heads of a group */
     dtype rows;                     /* type of the rows that are attended */
     int bits;                       /* rows are quantized as KIVI does, to 2 or 4 bits; 0: they are not */
+    bool tiles;                     /* attn_job.tiles */
 } kernel_kind;
 
 struct rig {
@@ -158,7 +159,8 @@ static attn_job job_of(const rig *r, size_t layer, size_t n_tok)
                       .rows = rows_of(r, layer),
                       .n_lists = 1,
                       .n_max = s->ctx,
-                      .scale = 1 / sqrtf((float)s->head_dim)};
+                      .scale = 1 / sqrtf((float)s->head_dim),
+                      .tiles = r->kind->tiles};
 }
 
 /* Makes the table of slots of quantized rows: slot i is row i. */
@@ -178,6 +180,7 @@ static status make_rows(rig *r, size_t n_tok, err *e)
 {
     const kernel_shape *s = r->s;
     size_t q = n_tok * s->n_heads * s->head_dim;
+    if (r->kind->tiles && !r->be->tiles) return err_set(e, ST_UNSUPPORTED, "the %s backend has no tiles", r->be->name);
     if (dtype_in_qblocks(r->kind->rows) && s->head_dim % ROW_BLOCK)
         return err_set(e, ST_UNSUPPORTED, "%zu channels of a head are no multiple of %d", s->head_dim, ROW_BLOCK);
     r->layer = s->n_kv_heads * (r->kind->bits ? codes_of(r).cap : (size_t)s->ctx) * row_bytes(r);
@@ -239,19 +242,19 @@ static status decode_make(rig *r, kernel_result *k, err *e)
 static void verify_step(rig *r, size_t i)
 {
     attn_job j[VERIFIED];
-    size_t row = r->s->n_heads * r->s->head_dim * sizeof(float);
-    for (size_t t = 0; t < VERIFIED; t++) {
+    size_t row = r->s->n_heads * r->s->head_dim * sizeof(float), n = r->kind->run;
+    for (size_t t = 0; t < n; t++) {
         j[t] = job_of(r, i % r->n_layers, 1);
         j[t].q = buf_at(r->q, t * row);
         j[t].out = buf_at(r->out, t * row);
-        j[t].n_max -= (int64_t)(VERIFIED - 1 - t);
+        j[t].n_max -= (int64_t)(n - 1 - t);
     }
-    r->be->ops->attn_decode(r->be, j, VERIFIED);
+    r->be->ops->attn_decode(r->be, j, n);
 }
 
 static status verify_make(rig *r, kernel_result *k, err *e)
 {
-    return make_cold_rows(r, k, VERIFIED, r->s->ctx, 1, e);
+    return make_cold_rows(r, k, r->kind->run, r->s->ctx, 1, e);
 }
 
 static void list_step(rig *r, size_t i)
@@ -455,23 +458,26 @@ static status topk_make(rig *r, kernel_result *k, err *e)
 
 #define TOKEN "token and kv head"
 static const kernel_kind kernels[] = {
-    {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false, DT_F16, 0},
-    {"decode attention", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 0},
-    {"decode attention, q8", TOKEN, decode_make, decode_step, 0, false, false, DT_Q8, 0},
-    {"decode attention, q4", TOKEN, decode_make, decode_step, 0, false, false, DT_Q4, 0},
-    {"decode attention, kivi4", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 4},
-    {"decode attention, kivi2", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 2},
-    {"verification, 5 rows", TOKEN, verify_make, verify_step, 0, false, false, DT_F16, 0},
-    {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false, DT_F16, 0},
-    {"single tokens", TOKEN, list_make, list_step, 1, false, false, DT_F16, 0},
-    {"quest score", TOKEN, quest_make, quest_step, 0, false, false, DT_F16, 0},
-    {"fier score", TOKEN, fier_make, fier_step, 0, false, false, DT_F16, 0},
-    {"fier score and vote", TOKEN, fier_make, fier_step, 0, false, true, DT_F16, 0},
-    {"fier score, int8", TOKEN, fier_make, fier_step, 0, true, false, DT_F16, 0},
-    {"fier score and vote, int8", TOKEN, fier_make, fier_step, 0, true, true, DT_F16, 0},
-    {"pariskv votes", TOKEN, paris_make, paris_step, 0, false, false, DT_F16, 0},
-    {"vote of a group", TOKEN, vote_make, vote_step, 0, false, false, DT_F16, 0},
-    {"top-k", "score and list", topk_make, topk_step, 0, false, false, DT_F16, 0},
+    {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false, DT_F16, 0,
+     false},
+    {"decode attention", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 0, false},
+    {"decode attention, q8", TOKEN, decode_make, decode_step, 0, false, false, DT_Q8, 0, false},
+    {"decode attention, q4", TOKEN, decode_make, decode_step, 0, false, false, DT_Q4, 0, false},
+    {"decode attention, kivi4", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 4, false},
+    {"decode attention, kivi2", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 2, false},
+    {"verification, 5 rows", TOKEN, verify_make, verify_step, 5, false, false, DT_F16, 0, false},
+    {"decode attention, tiles", TOKEN, decode_make, decode_step, 0, false, false, DT_F16, 0, true},
+    {"verification, 4 rows, tiles", TOKEN, verify_make, verify_step, 4, false, false, DT_F16, 0, true},
+    {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false, DT_F16, 0, false},
+    {"single tokens", TOKEN, list_make, list_step, 1, false, false, DT_F16, 0, false},
+    {"quest score", TOKEN, quest_make, quest_step, 0, false, false, DT_F16, 0, false},
+    {"fier score", TOKEN, fier_make, fier_step, 0, false, false, DT_F16, 0, false},
+    {"fier score and vote", TOKEN, fier_make, fier_step, 0, false, true, DT_F16, 0, false},
+    {"fier score, int8", TOKEN, fier_make, fier_step, 0, true, false, DT_F16, 0, false},
+    {"fier score and vote, int8", TOKEN, fier_make, fier_step, 0, true, true, DT_F16, 0, false},
+    {"pariskv votes", TOKEN, paris_make, paris_step, 0, false, false, DT_F16, 0, false},
+    {"vote of a group", TOKEN, vote_make, vote_step, 0, false, false, DT_F16, 0, false},
+    {"top-k", "score and list", topk_make, topk_step, 0, false, false, DT_F16, 0, false},
 };
 
 size_t bench_kernels(void)

@@ -54,8 +54,15 @@ if command -v jq >/dev/null; then
     out_has "drafts run with weights q4" "the table's head names them"
     run bench --shape tiny --threads 1 --ctx 64,128 --samples 3 --quiet --json "$tmp/r.json" --draft fier:budget=64:skip=0:n=3:adapt=off --draft-weights q8
     holds '[.results[] | [.ctx, .weights, .draft_weights]] == [[64, "bf16", "q8"], [128, "bf16", "q8"]]' "at several contexts"
+    export KVASIR_CPU=amx-emulated
+    drafts --draft ngram --accept 0.9
+    holds '.results[0].decode | . == "tiles" or . == "rows"' "drafts choose a kernel"
+    drafts --draft ngram --accept 0.9 --attn full:decode=tiles
+    holds '.results[0].decode == "tiles"' "or take the one that is named"
+    unset KVASIR_CPU
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json" --wide
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+$' "$tmp/out")" -eq 15
+    out_has "decode attention, tiles: the cpu backend has no tiles" "as are kernels that a CPU does not have"
     out_has "decode attention, q8: 16 channels of a head are no multiple of 32" "rows that a shape cannot have are named"
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 15 and all(.ns > 0 and .ctx == 1024))' \
         "at contexts that are long enough"

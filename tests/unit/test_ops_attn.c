@@ -295,7 +295,8 @@ static void batch(op_run *x, const int64_t *p)
                       .dim = 24,
                       .type = (dtype)((p[0] + (int64_t)i / 4) % 3),
                       .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
-                      .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0};
+                      .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0,
+                      .tiles = p[3] && i % 5 > 0};
         job[i] = op_attn(x, &s);
         if (i % 4 == 3) job[i].rope = rope_rows(x, s.n, s.dim);
         if (i % 3 == 1) job[i].bias_stride = s.n, job[i].bias = biases(x, &job[i], s.n);
@@ -575,7 +576,14 @@ static const op_test tests[] = {
      12,
      0,
      0,
-     {OP_TYPES, GROUPS, OP_P(20, 84, 150, 2055), OP_BOOL, NONE, OP_P(24, 64, 80, 128), OP_P(1)}},
+     {OP_TYPES, GROUPS, OP_P(20, 84, 150), OP_BOOL, NONE, OP_P(24, 64, 80, 128), OP_P(1)}},
+    {"decode by tiles, queries of one sequence, pieces",
+     together,
+     2,
+     0,
+     0,
+     {OP_P(DT_F16, DT_BF16), OP_P(1, 4), OP_P(2055), NONE, NONE, OP_P(24), OP_P(1)}},
+    {"decode by tiles, a batch", batch, 6, 0, 0, {OP_P(0, 1, 2), OP_P(1, 3, 4), OP_P(24, 5000), OP_P(1)}},
     {"decode by tiles, rows that are not finite", hidden_rows, 4, 0, 0, {OP_P(DT_F16, DT_BF16), OP_P(1, 4)}},
     {"prefill and decode, rows that are all exact in a store with codes", all_exact, 12, 3, 0, {OP_BOOL, OP_TYPES}},
     {"attn_merge", merge, 60, 5, 17, {OP_P(2, 6, 8, 10, 32, 64, 80, 96, 128, 256), OP_P(1, 2, 3, 4, 5)}},
