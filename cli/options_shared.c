@@ -73,7 +73,8 @@ const cli_option shared_rows[] = {
          "per weight. Norms, biases and the embedding stay as in the files; an output matrix that is tied to the "
          "embedding is quantized. On the built-in model the error of the logits (NMSE) is 3e-5 with q8 and 7e-3 with "
          "q4; perplexity rises by less than 0.5 % and by about 5 %. GEMMs with q8 and q4 round activations to 8 bits "
-         "in blocks of 32 (total error with q8: 9e-5), or use the vendor's library where it is faster for prompts. "
+         "in blocks of 32 (total error with q8: 9e-5), or to bf16 where that is faster for prompts: by the vendor's "
+         "library or, at level amx, by tiles (4e-5). "
          "With --gemm builtin and in logits, activations stay in float32. bench takes a list.\nQuantized weights are "
          "cached in a file that the next start maps, see FILES; if it cannot be written, they are kept in memory."},
     {MODEL, .name = "no-weights-cache", .type = OPTION_FLAG, AT(run_options, engine.model.no_cache),
@@ -83,7 +84,8 @@ const cli_option shared_rows[] = {
      .help = "GEMM of prompts: the vendor's library (default, except in logits) or our own in float32",
      .man = "GEMM of prompts: the vendor's library (default) or our own in float32 (default of logits).\nIf the CPU "
             "multiplies bf16 (levels avx512_bf16 and amx) and the matrices are bf16, q8 or q4, auto rounds operands to "
-            "bf16: activations multiplied by bf16 matrices and, unless --kv is f32, queries, keys, values and weights "
+            "bf16: activations multiplied by bf16 matrices (level amx: also by quantized matrices, whose weights are "
+            "rounded too) and, unless --kv is f32, queries, keys, values and weights "
             "in the attention of prompts (level amx: to 16 bits, also with builtin). Keys and values of f16 lose 3 of "
             "their 11 bits in these products, not in the cache. "
             "Sums and the softmax stay in float32. The error (NMSE) of attention is 1e-5, that of the built-in model's "

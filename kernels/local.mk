@@ -16,7 +16,7 @@ engine_sources += %D%/comm_mpi_none.c
 endif
 
 # CPU: files that split work over threads, then the kernels, compiled once per SIMD level
-engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
+engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_linear_tiles.c %D%/cpu/cpu_evict.c \
   %D%/cpu/cpu_common.c %D%/cpu/cpu_levels.c %D%/cpu/cpu_block.c %D%/cpu/cpu_cluster.c %D%/cpu/cpu_token.c %D%/cpu/cpu_certify.c %D%/cpu/cpu_coded.c %D%/cpu/cpu_codes.c \
   %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c %D%/cpu/host.c %D%/host.h \
   %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
@@ -45,7 +45,7 @@ cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/s
   %D%/cpu/rows.h %D%/cpu/k_rows.c %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
   %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 # The kernels that use tiles, compiled for the unit and emulated
-cpu_tile_sources = %D%/cpu/tile.h %D%/cpu/tile_attend.h %D%/cpu/k_prefill_tiles.c %D%/cpu/k_decode_tiles.c %D%/cpu/k_table_tiles.c
+cpu_tile_sources = %D%/cpu/tile.h %D%/cpu/tile_attend.h %D%/cpu/k_prefill_tiles.c %D%/cpu/k_decode_tiles.c %D%/cpu/k_linear_tiles.c %D%/cpu/k_table_tiles.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
 libkcpu_generic_a_SOURCES = $(cpu_kernel_sources) $(cpu_tile_sources)

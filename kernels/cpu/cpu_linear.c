@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* linear. Few rows of x, or exact: our kernels, all jobs in one parallel region. Many rows: a vendor's GEMM, on stored
- * bf16 if the CPU supports its products, otherwise on panels of w widened to float32. Weights in blocks: on panels of
- * bf16 or float32, or our own kernel if the level multiplies bytes faster. */
+/* linear. Few rows of x, or exact: our kernels, all jobs in one parallel region. Many rows: tiles if the level has them
+ * for the type (cpu_linear_tiles.c), or a vendor's GEMM, on stored bf16 if the CPU supports its products, otherwise on
+ * panels of w widened to float32. Weights in blocks: on panels of bf16 or float32, or our own kernel if the level
+ * multiplies bytes faster. */
 #include "config.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "kernels/cpu/threads.h"
 
 enum {
-    WIDEN_ABOVE = 48,             /* rows of x; with fewer, widening takes longer than a vendor's product saves */
+    WIDEN_ABOVE = 48,             /* rows of x; with fewer, widening takes longer than a product of panels saves */
     SLICE = 512,                  /* rows of x that our own products process at a time, to stay in the caches */
     PANEL_BYTES = 4 * 1024 * 1024 /* size of widened w that stays in L3 between widening and use */
 };
@@ -289,8 +290,9 @@ static size_t own_rows(backend *be, const linear_job *jobs, size_t n_jobs)
     size_t least = SIZE_MAX;
     for (size_t j = 0; j < n_jobs; j++) {
         dtype t = jobs[j].w.type;
-        bool ours = !c->gemm || (dtype_in_qblocks(t) && bytes_are_faster(c->k, qblock_kind_of(t)));
-        bool as_stored = t == DT_F32 || (t == DT_BF16 && c->bf16_gemm);
+        bool tiles = cpu_has_tiles(c->k, t);
+        bool ours = !tiles && (!c->gemm || (dtype_in_qblocks(t) && bytes_are_faster(c->k, qblock_kind_of(t))));
+        bool as_stored = t == DT_F32 || (t == DT_BF16 && (tiles || c->bf16_gemm));
         size_t rows = ours ? SIZE_MAX : as_stored ? LINEAR_ALIKE : WIDEN_ABOVE;
         if (rows < least) least = rows;
     }
@@ -315,13 +317,21 @@ static const float *in_order(backend *be, const weight *w, const float *x, size_
     return out;
 }
 
+/* True if one product takes both jobs. */
+static bool are_alike(backend *be, const linear_job *a, const linear_job *b)
+{
+    const cpu_kernels *k = cpu_of(be)->k;
+    return a->w.order.p == b->w.order.p && cpu_has_tiles(k, a->w.type) == cpu_has_tiles(k, b->w.type);
+}
+
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     for (size_t some; n > 0 && n_jobs > 0; jobs += some, n_jobs -= some) {
         const float *in = in_order(be, &jobs->w, f32_at(x, 0), n);
-        for (some = 1; some < n_jobs && jobs[some].w.order.p == jobs->w.order.p;) some++;
+        for (some = 1; some < n_jobs && are_alike(be, jobs, jobs + some);) some++;
         if (!in) return;
         if (exact || n <= own_rows(be, jobs, some)) linear_builtin(be, jobs, some, in, n, exact);
+        else if (cpu_has_tiles(cpu_of(be)->k, jobs->w.type)) cpu_linear_tiles(be, jobs, some, in, n);
         else linear_vendor(be, jobs, some, in, n);
     }
 }

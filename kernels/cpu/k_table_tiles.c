@@ -50,4 +50,5 @@ const cpu_kernels TILES(cpu_kernels) = {.name = LEVEL_NAME,
                                         .qblock_gemm = INT8_GEMM,
                                         .tile_products = tile_products,
                                         .decode_tiles = TILES(k_decode),
-                                        CPU_TILE_KERNELS(TILES_ENTRY) CPU_OTHER_KERNELS(LEVEL_ENTRY)};
+                                        CPU_TILE_LINEAR(TILES_ENTRY) CPU_TILE_KERNELS(TILES_ENTRY)
+                                            CPU_OTHER_KERNELS(LEVEL_ENTRY)};

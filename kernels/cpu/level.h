@@ -189,6 +189,29 @@ typedef struct {
     size_t n, blocks;
 } x8_rows;
 
+enum {
+    LINEAR_STRIP = 32,  /* rows of x or w that tiles multiply together */
+    LINEAR_PANEL = 256, /* rows of w that a thread packs for them */
+    LINEAR_SLICE = 512, /* rows of x whose sums a thread keeps */
+    TILE_LINEAR_FLOATS = LINEAR_PANEL * (256 + LINEAR_SLICE)
+};
+
+/* Returns the floats of a strip of x, packed: two tiles of 16 rows for each 32 columns. */
+static inline size_t tile_strip_floats(size_t cols)
+{
+    return (cols + 31) / 32 * (32 * 16);
+}
+
+/* A product of at most LINEAR_SLICE rows of x. */
+typedef struct {
+    float *out;
+    size_t out_stride;
+    const float *x; /* strips made by pack_tiles */
+    size_t n;
+    weight w, bias; /* as in linear_job */
+    float *work;    /* TILE_LINEAR_FLOATS, 64-byte aligned */
+} tile_linear;
+
 /* The kernels: OP(type, name, arguments). */
 #define CPU_OTHER_KERNELS(OP)                                                                                          \
     OP(void, rmsnorm, (float *out, const float *x, const void *w, dtype wt, size_t n, size_t dim, float eps))          \
@@ -320,6 +343,13 @@ typedef struct {
 /* Those that levels with tiles (tile.h) have of their own. */
 #define CPU_TILE_KERNELS(OP) OP(void, prefill, (const prefill_block *b))
 
+/* Those that only levels with tiles have; NULL elsewhere. */
+#define CPU_TILE_LINEAR(OP)                                                                                            \
+    /* Rounds strips [s0, s1) of x [n, cols] to bf16. */                                                               \
+    OP(void, pack_tiles, (float *out, const float *x, size_t n, size_t cols, size_t s0, size_t s1))                    \
+    /* Like linear, for w of bf16 or in blocks; r0 is a multiple of LINEAR_STRIP. */                                   \
+    OP(void, linear_tiles, (const tile_linear *p, size_t r0, size_t r1))
+
 #define CPU_KERNELS(OP) CPU_OTHER_KERNELS(OP) CPU_TILE_KERNELS(OP)
 
 #define KERNEL_POINTER(ret, name, args) ret(*name) args;
@@ -336,6 +366,7 @@ typedef struct {
     void (*tile_products)(float *c, const void *a, const void *b, size_t n);
     /* NULL: no tiles. `decode` by tiles, over rows of f16 or bf16, without rope. */
     void (*decode_tiles)(const decode_chunk *c);
+    CPU_TILE_LINEAR(KERNEL_POINTER)
     CPU_KERNELS(KERNEL_POINTER)
 } cpu_kernels;
 

@@ -19,7 +19,13 @@
 
 #include "kernels/cpu/k.h"
 
-enum { TILE_SIDE = 16, TILE_WORDS = TILE_SIDE * TILE_SIDE, PAIR_ROWS = 2 * TILE_SIDE /* query rows of two tiles */ };
+enum {
+    TILE_SIDE = 16,
+    TILE_WORDS = TILE_SIDE * TILE_SIDE,
+    PAIR = 2 * TILE_WORDS,    /* two tiles */
+    STEP = 2 * TILE_SIDE,     /* numbers of a row that a product of tiles adds */
+    PAIR_ROWS = 2 * TILE_SIDE /* rows of two tiles */
+};
 
 #ifdef TILE_UNIT
 
@@ -135,5 +141,82 @@ static __attribute__((unused)) void tile_dot(uint32_t *c, const uint32_t *a, con
 #define TILES_DECLARE(ret, name, args) ret TILES(k_##name) args;
 CPU_TILE_KERNELS(TILES_DECLARE)
 void TILES(k_decode)(const decode_chunk *c);
+CPU_TILE_LINEAR(TILES_DECLARE)
+
+typedef uint32_t words __attribute__((vector_size(4 * TILE_SIDE)));
+typedef float floats __attribute__((vector_size(4 * TILE_SIDE)));
+
+/* Rounds to bf16 in the upper half of each word, half away from zero; a NaN stays one. */
+INLINE void upper(words *u, const floats *x)
+{
+    *u = ((words)*x + ((words)(*x == *x) & 0x8000)) & 0xffff0000;
+}
+
+/* Splits pairs of floats: hi rounded to bf16, lo (NULL: not wanted) the rest likewise. */
+INLINE void split(float *hi, float *lo, const float *x, const float *y)
+{
+    floats a, b;
+    words u, v, w;
+    memcpy(&a, x, sizeof a);
+    memcpy(&b, y, sizeof b);
+    upper(&u, &a);
+    upper(&v, &b);
+    w = u >> 16 | v;
+    memcpy(hi, &w, sizeof w);
+    if (!lo) return;
+    a -= (floats)u;
+    b -= (floats)v;
+    upper(&u, &a);
+    upper(&v, &b);
+    w = u >> 16 | v;
+    memcpy(lo, &w, sizeof w);
+}
+
+/* Row i of out, at out + i * to, becomes column i of in [rows][cols], rows `from` apart. */
+INLINE void transpose(float *out, size_t to, const float *in, size_t from, size_t rows, size_t cols)
+{
+    for (size_t r = 0; r < rows; r += VF_LANES)
+        for (size_t c = 0; c < cols; c += VF_LANES) vf_transpose(out + c * to + r, to, in + r * from + c, from);
+}
+
+/* Registers 0 and 1 have the sums of two tiles a with the first tile b; if tiles is 2, registers 2 and 3 those with the
+ * second one. This fills them with zeros, or to add with sums, two tiles each. */
+INLINE void sums_load(tile_unit *u, const int tiles, float *const sums[2], const bool add)
+{
+    if (add) {
+        TILE_LOAD(u, 0, sums[0]);
+        TILE_LOAD(u, 1, sums[0] + TILE_WORDS);
+        if (tiles == 2) TILE_LOAD(u, 2, sums[1]);
+        if (tiles == 2) TILE_LOAD(u, 3, sums[1] + TILE_WORDS);
+    } else {
+        TILE_ZERO(u, 0);
+        TILE_ZERO(u, 1);
+        if (tiles == 2) TILE_ZERO(u, 2);
+        if (tiles == 2) TILE_ZERO(u, 3);
+    }
+}
+
+INLINE void sums_store(tile_unit *u, const int tiles, float *const sums[2])
+{
+    TILE_STORE(u, 0, sums[0]);
+    TILE_STORE(u, 1, sums[0] + TILE_WORDS);
+    if (tiles == 2) TILE_STORE(u, 2, sums[1]);
+    if (tiles == 2) TILE_STORE(u, 3, sums[1] + TILE_WORDS);
+}
+
+/* Adds the products of two tiles a with one or two tiles b to registers 0 to 3. */
+INLINE void dot_pairs(tile_unit *u, const int tiles, const float *a, const float *b0, const float *b1)
+{
+    TILE_LOAD(u, 4, a);
+    TILE_LOAD(u, 6, b0);
+    TILE_DOT(u, 0, 4, 6);
+    if (tiles == 2) {
+        TILE_LOAD(u, 7, b1);
+        TILE_DOT(u, 2, 4, 7);
+    }
+    TILE_LOAD(u, 5, a + TILE_WORDS);
+    TILE_DOT(u, 1, 5, 6);
+    if (tiles == 2) TILE_DOT(u, 3, 5, 7);
+}
 
 #endif

@@ -18,53 +18,13 @@
 #include "kernels/cpu/prefill.h"
 #include "kernels/cpu/tile.h"
 
-enum {
-    STEP = 2 * TILE_SIDE, /* keys or channels of a product of tiles */
-    STEPS = PREFILL_KEYS / STEP,
-    PAIR = 2 * TILE_WORDS /* two tiles */
-};
+enum { STEPS = PREFILL_KEYS / STEP };
 
 /* Layout of a key tile's work space (key_work):
  *   k     [STEPS][dim_pad / STEP][parts][2][tile of keys by channels]; parts: lo only if rows have it
  *   v     [dim_pad / STEP][STEPS][parts][2][tile of channels by keys]
  *   rows  [STEP][dim_pad]
  *   s     [2][PREFILL_KEYS][TILE_SIDE] scores, then weights [2][STEPS][hi, lo][tile of keys by queries] */
-
-typedef uint32_t words __attribute__((vector_size(4 * TILE_SIDE)));
-typedef float floats __attribute__((vector_size(4 * TILE_SIDE)));
-
-/* Rounds to bf16 in the upper half of each word, half away from zero; a NaN stays one. */
-INLINE void upper(words *u, const floats *x)
-{
-    *u = ((words)*x + ((words)(*x == *x) & 0x8000)) & 0xffff0000;
-}
-
-/* Splits pairs of floats: hi rounded to bf16, lo (NULL: not wanted) the rest likewise. */
-INLINE void split(float *hi, float *lo, const float *x, const float *y)
-{
-    floats a, b;
-    words u, v, w;
-    memcpy(&a, x, sizeof a);
-    memcpy(&b, y, sizeof b);
-    upper(&u, &a);
-    upper(&v, &b);
-    w = u >> 16 | v;
-    memcpy(hi, &w, sizeof w);
-    if (!lo) return;
-    a -= (floats)u;
-    b -= (floats)v;
-    upper(&u, &a);
-    upper(&v, &b);
-    w = u >> 16 | v;
-    memcpy(lo, &w, sizeof w);
-}
-
-/* Row i of out, at out + i * to, becomes column i of in [rows][cols], rows `from` apart. */
-INLINE void transpose(float *out, size_t to, const float *in, size_t from, size_t rows, size_t cols)
-{
-    for (size_t r = 0; r < rows; r += VF_LANES)
-        for (size_t c = 0; c < cols; c += VF_LANES) vf_transpose(out + c * to + r, to, in + r * from + c, from);
-}
 
 /* Packs 32 keys to K's step. */
 INLINE void pack_k(const int parts, const key_work *w, size_t step)
@@ -118,21 +78,6 @@ INLINE void pack_q(float *q, const key_work *w)
     }
 }
 
-/* Adds the products of two tiles a with one or two tiles b to registers 0 to 3. */
-INLINE void dot_pairs(tile_unit *u, const int tiles, const float *a, const float *b0, const float *b1)
-{
-    TILE_LOAD(u, 4, a);
-    TILE_LOAD(u, 6, b0);
-    TILE_DOT(u, 0, 4, 6);
-    if (tiles == 2) {
-        TILE_LOAD(u, 7, b1);
-        TILE_DOT(u, 2, 4, 7);
-    }
-    TILE_LOAD(u, 5, a + TILE_WORDS);
-    TILE_DOT(u, 1, 5, 6);
-    if (tiles == 2) TILE_DOT(u, 3, 5, 7);
-}
-
 /* Operands of multiply: out[t], two tiles each, (+)= a times b[t] over n steps. a: [n][parts][2] tiles, b[t]:
  * [n][hi, lo] tiles. */
 typedef struct {
@@ -145,26 +90,13 @@ typedef struct {
 INLINE void multiply(tile_unit *u, const int parts, const int tiles, const tile_product *p, const bool add)
 {
     const float *a = p->a, *b0 = p->b[0], *b1 = p->b[1];
-    if (add) {
-        TILE_LOAD(u, 0, p->out[0]);
-        TILE_LOAD(u, 1, p->out[0] + TILE_WORDS);
-        if (tiles == 2) TILE_LOAD(u, 2, p->out[1]);
-        if (tiles == 2) TILE_LOAD(u, 3, p->out[1] + TILE_WORDS);
-    } else {
-        TILE_ZERO(u, 0);
-        TILE_ZERO(u, 1);
-        if (tiles == 2) TILE_ZERO(u, 2);
-        if (tiles == 2) TILE_ZERO(u, 3);
-    }
+    sums_load(u, tiles, p->out, add);
     for (size_t i = 0; i < p->n; i++, a += parts * PAIR, b0 += PAIR, b1 += tiles == 2 ? PAIR : 0) {
         dot_pairs(u, tiles, a, b0, b1);
         dot_pairs(u, tiles, a, b0 + TILE_WORDS, tiles == 2 ? b1 + TILE_WORDS : b1);
         if (parts == 2) dot_pairs(u, tiles, a + PAIR, b0, b1);
     }
-    TILE_STORE(u, 0, p->out[0]);
-    TILE_STORE(u, 1, p->out[0] + TILE_WORDS);
-    if (tiles == 2) TILE_STORE(u, 2, p->out[1]);
-    if (tiles == 2) TILE_STORE(u, 3, p->out[1] + TILE_WORDS);
+    sums_store(u, tiles, p->out);
 }
 
 /* Sets the scores [n][TILE_SIDE] of each query outside [lo, hi) - tile to -INFINITY. */

@@ -345,10 +345,12 @@ static UNUSED_OK bool op_extra(const op_test *t, int i, int step)
     return apart >= 3 && (i % n + i / n) % apart != 0;
 }
 
-/* True if the level has code of its own for a test: levels with tiles only for prompts and what is by tiles. */
+/* True if the level has code of its own for a test: levels with tiles only for prompts, products of many rows, and what
+ * is by tiles. */
 static UNUSED_OK bool op_tests(const op_level *l, const op_test *t)
 {
-    return strncmp(l->level, "amx", 3) != 0 || strstr(t->name, "prefill") || strstr(t->name, "tiles");
+    return strncmp(l->level, "amx", 3) != 0 || strstr(t->name, "prefill") || strstr(t->name, "tiles") ||
+           strstr(t->name, "linear, many rows");
 }
 
 /* Runs a table on all backends; returns false if it cannot run (no device). */

@@ -3,6 +3,7 @@
 /* Builds: shim race device */
 #include "config.h"
 
+#define TILE_LEVELS "amx-emulated", "amx"
 #include "kernels/qblock_random.h"
 #include "tests/unit/op_table.h"
 

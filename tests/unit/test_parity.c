@@ -166,8 +166,9 @@ static void check_model(const char *name, const setting *set)
         prefill_options o = {.which = LOGITS_ALL, .rows = take, .ctx = &s};
         status st = session_prefill(&r.s, 1, ids, N_PROMPT, &o, &e);
         is_ok(st, &e, "%s: prefill", name);
-        bool library = strstr(r.be->about, "AVX-512 VNNI") || strcmp(set->device, "cuda") == 0;
-        bool rounded = !set->exact && library && strstr(name, "bf16");
+        bool bf16 =
+            strstr(r.be->about, "AVX-512 VNNI") || strstr(r.be->about, "AMX") || strcmp(set->device, "cuda") == 0;
+        bool rounded = !set->exact && bf16 && strstr(name, "bf16");
         char what[240];
         snprintf(what, sizeof what, "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device, dtype_name(set->kv),
                  set->exact ? "exact" : "auto", set->chunk, set->attn);
@@ -181,6 +182,16 @@ static void check_model(const char *name, const setting *set)
     close_run(&r);
     check_short(name, tap_path(rel), set, f);
     st_close(f);
+}
+
+/* Checks models with products and attention of prompts by tiles. */
+static void check_tiles(void)
+{
+    static const setting set = {"cpu", "full", DT_F16, false, 512, 1e-5, false};
+    setenv("KVASIR_CPU", "amx-emulated", 1);
+    check_model("qwen3-bf16", &set);
+    check_model("qwen2-moe-bf16", &set);
+    unsetenv("KVASIR_CPU");
 }
 
 /* Decodes the last tokens of the prompt in two sessions, the second shorter by one token, as a batch. */
@@ -280,6 +291,9 @@ int main(void)
         check_model("phi3-longrope-f16", &unrotated[i]);
         check_model("ministral3-vision-f16", &unrotated[i]);
     }
-    if (LATER_EVERY == 1) check_stories();
+    if (LATER_EVERY == 1) {
+        check_tiles();
+        check_stories();
+    }
     return tap_done();
 }
