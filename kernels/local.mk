@@ -132,7 +132,7 @@ cuda_shim_sources = \
 # Kernels have the bits of plain C: fused multiply-add only where the source has fmaf.
 nvcc_arithmetic = -fmad=false
 cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
-EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/product.cuh %D%/cuda/norm.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/last.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/attn_decode.cuh %D%/cuda/attn_pieces.cuh %D%/cuda/codes.cuh %D%/cuda/row_blocks.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/votes.cuh %D%/cuda/README.md
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/product.cuh %D%/cuda/norm.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/last.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/attn_decode.cuh %D%/cuda/attn_span.cuh %D%/cuda/attn_blocks_mma.cuh %D%/cuda/attn_pieces.cuh %D%/cuda/codes.cuh %D%/cuda/row_blocks.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/votes.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else

@@ -6,65 +6,56 @@
 #ifndef KERNELS_CUDA_ATTN_PIECES_CUH
 #define KERNELS_CUDA_ATTN_PIECES_CUH
 
-#include <type_traits>
-
-#include "kernels/cuda/attn_decode.cuh"
+#include "kernels/cuda/attn_blocks_mma.cuh"
 #include "kernels/cuda/last.cuh"
 
-enum {
-    WARPS = 4,
-    BLOCK = 32 * WARPS,
-    FAN = 16,
-    MERGED = BLOCK / FAN /* heads merged at once */
-};
+enum { FAN = 16, MERGED = BLOCK / FAN /* heads merged at once */ };
 
 /* ---- one piece ---- */
 
 /* L lanes load UNROLL neighbouring rows at a time: lane l has, of each row, the N elements from column (l + L i) N on,
  * i < NV. AHEAD: the rows of the next iteration are loaded early. ROPE: keys are rotated, so that a lane also reads the
  * elements half a row away. */
-template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piece {
-    enum { ROWS = BLOCK / L, UNROLL = !ROPE ? 4 : N == 1 ? 1 : 2, TRIP = UNROLL * ROWS };
+template <class T, int N, int L, int NV, int HEADS, int FORM_, bool ROPE> struct piece : span<T, N, FORM_> {
+    typedef span<T, N, FORM_> base;
+    typedef typename base::reader reader;
+    using base::BLOCKS, base::j, base::u, base::entry, base::n;
+    static constexpr int FORM = FORM_;
+    enum {
+        G = HEADS,
+        FRAGMENTS = 0,
+        ROWS = BLOCK / L,
+        UNROLL = !ROPE    ? 4
+                 : N == 1 ? 1
+                          : 2,
+        TRIP = UNROLL * ROWS,
+        PLAIN = FORM_ == EXACT && !ROPE && N > 1 && NV == 1,
+        WANTED = !PLAIN    ? 1
+                 : G <= 4  ? (BLOCKS ? 4 : 5)
+                 : L <= 16 ? 3
+                           : 1
+    };
     enum : bool { AHEAD = N > 1 && !ROPE };
-    enum : bool { BLOCKS = in_blocks<T> };
-    typedef std::conditional_t<BLOCKS, block_reader<T>, row_reader<T, N, FORM == CODES>> here;
-    typedef near_reader<T, BLOCKS ? 8 : N> nearest;
-    typedef std::conditional_t<FORM == NEAR, nearest, here> reader;
     typedef group_pairs<N> pairs;
     /* Data loaded by one iteration. */
     typedef struct {
         int row[UNROLL];
         loaded bits[UNROLL][NV];
     } trip;
-    const attn_args &j;
-    const attn_unit &u;
-    int from;      /* first entry, as an index into the list's buffer (includes the list's offset) */
-    int64_t entry; /* the same, relative to the list's first entry */
-    int n, lane, row0;
+    int lane, row0;
     bool mine[NV]; /* column lies within the row */
-    int *staged;   /* [n] row numbers in shared memory, computed before the loads that need them */
 
     __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count, int *rows)
-        : j(job), u(unit), from((int)(unit.first + first)), entry(first), n(count), lane(threadIdx.x % L),
-          row0(threadIdx.x / L * UNROLL), staged(FORM != EXACT || unit.idx ? rows : NULL)
+        : base(job, unit, first, count, rows), lane(threadIdx.x % L), row0(threadIdx.x / L * UNROLL)
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = (lane + L * i) * N < j.dim;
     }
 
-    __device__ __forceinline__ reader reader_of(const half_rows &rows, const void *near) const
+    /* Returns the distance between the scores of two heads. */
+    static __host__ __device__ __forceinline__ int apart(int keys)
     {
-        if constexpr (FORM == NEAR) return {rows, u.kv_head, j.near, (const T *)near};
-        else return {rows, u.kv_head};
-    }
-
-    /* Stages the row numbers. Quantized rows of K and of V have separate indices. */
-    __device__ __forceinline__ void stage(bool value) const
-    {
-        const half_rows rows = half_of(j, value);
-        const reader r = reader_of(rows, NULL);
-        for (int i = threadIdx.x; staged && i < n; i += BLOCK) staged[i] = (int)r.row_at(slot_at(u, from + i));
-        if (staged) __syncthreads();
+        return keys;
     }
 
     /* Returns the first column of a lane's vector v, or with `other` of the elements that a rotation combines
@@ -79,10 +70,7 @@ template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piec
     __device__ __forceinline__ void load(trip &t, const reader &rows, int at, bool other) const
     {
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) {
-            int i = at + k < n ? at + k : 0;
-            t.row[k] = staged ? staged[i] : from + i;
-        }
+        for (int k = 0; k < UNROLL; k++) t.row[k] = base::row_of_entry(at + k);
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
 #pragma unroll
@@ -126,18 +114,6 @@ template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piec
         rotate(x, y, i);
     }
 
-    /* Stages the queries of heads [h0, h0 + G) as q [G][dim] for block rows, Hadamard-rotated if the rows are. Ends
-     * with a barrier. */
-    __device__ __forceinline__ void stage_queries(float *q, int h0) const
-    {
-        const float *from = j.q + (size_t)(u.head + h0) * j.dim;
-        int heads = min((int)G, u.heads - h0);
-        if (!ROPE && j.rotated & KV_ROTATED_K) hadamard_rows(q, from, heads, (size_t)j.dim, j.dim);
-        else
-            for (int i = threadIdx.x; i < heads * j.dim; i += BLOCK) q[i] = from[i];
-        __syncthreads();
-    }
-
     /* Loads the lane's columns of the queries of heads [h0, h0 + G). */
     __device__ __forceinline__ void load_queries(float q[G][NV * N], int h0, const float *staged_q) const
     {
@@ -164,10 +140,10 @@ template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piec
     {
         float q[G][NV * N];
         const half_rows rows = half_of(j, false);
-        const reader keys = reader_of(rows, j.near.k);
+        const reader keys = base::reader_of(rows, j.near.k);
         pairs kept[NV], other[ROPE ? NV : 1];
         trip now, next, rotated;
-        if (BLOCKS) stage_queries(score, h0);
+        if (BLOCKS) base::template stage_queries<G>(score, h0, !ROPE && rows.rotated);
         if (AHEAD) load(now, keys, row0, false);
         load_queries(q, h0, score);
         if (BLOCKS) __syncthreads();
@@ -200,12 +176,13 @@ template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piec
         }
     }
 
-    /* Writes part [WARPS][G][dim], the weighted sums of V rows of each warp. */
-    __device__ void values(float *part, const float *weight) const
+    /* Writes part [WARPS][G][dim], the weighted sums of V rows of each warp, over the weights [G][n]. */
+    __device__ void values(float *part) const
     {
+        const float *weight = part;
         float sum[G][NV * N] = {};
         const half_rows rows = half_of(j, true);
-        const reader all = reader_of(rows, j.near.v);
+        const reader all = base::reader_of(rows, j.near.v);
         pairs kept[NV]; /* unused: pairs of V are per run */
         trip now, next;
         if (AHEAD) load(now, all, row0, false);
@@ -239,11 +216,12 @@ template <class T, int N, int L, int NV, int G, int FORM, bool ROPE> struct piec
     }
 };
 
-/* Adds rows of biases, `stride` apart, to score [heads][n]. Not inlined, so that pieces without biases keep their
- * registers. */
-static __device__ __noinline__ void add_bias(float *score, int heads, int n, const float *bias, size_t stride)
+/* Adds rows of biases, `stride` apart, to n scores of each head, which are `apart` numbers apart. Not inlined, so that
+ * pieces without biases keep their registers. */
+static __device__ __noinline__ void add_bias(float *score, int heads, int n, int apart, const float *bias,
+                                             size_t stride)
 {
-    for (int i = threadIdx.x; i < heads * n; i += BLOCK) score[i] += bias[i / n * stride + i % n];
+    for (int i = threadIdx.x; i < heads * n; i += BLOCK) score[i / n * apart + i % n] += bias[i / n * stride + i % n];
 }
 
 /* Turns the scores of a head into weights, with one warp. Returns the log of the sum of their exponentials. If that sum
@@ -329,55 +307,49 @@ static __device__ __forceinline__ void finish(const decode_batch &b, const attn_
     }
 }
 
-/* Computes a piece of a list of rows: its partial output, and the log of its softmax denominator. */
-template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
+/* Computes a piece of a list of rows: its partial output, and the log of its softmax denominator. The scores of its
+ * heads follow P::FRAGMENTS numbers. */
+template <class P>
 static __device__ __forceinline__ void attend(const decode_batch &b, const attn_args &j, const attn_unit &u,
                                               float *room, int64_t first, int n, int64_t most)
 {
-    int warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G, FORM, ROPE> p(j, u, first, n, (int *)room + most);
-    if (FORM != CODES) p.stage(false);
-    for (int h0 = 0; h0 < u.heads; h0 += G) {
+    int warp = threadIdx.x / 32, apart = P::apart(n);
+    float *score = room + P::FRAGMENTS;
+    P p(j, u, first, n, (int *)room + most);
+    if (P::FORM != CODES) p.stage(false);
+    for (int h0 = 0; h0 < u.heads; h0 += P::G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
-        int heads = min(G, u.heads - h0);
+        int heads = min((int)P::G, u.heads - h0);
         __syncthreads();
-        if (FORM == CODES) p.stage(false);
+        if (P::FORM == CODES) p.stage(false);
         p.products(room, h0);
         __syncthreads();
         if (j.bias) {
-            add_bias(room, heads, n, j.bias + (u.head + h0) * j.bias_stride + first, j.bias_stride);
+            add_bias(score, heads, n, apart, j.bias + (u.head + h0) * j.bias_stride + first, j.bias_stride);
             __syncthreads();
         }
         for (int i = threadIdx.x; j.scores && i < heads * n; i += BLOCK)
-            j.scores[(u.head + h0 + i / n) * j.score_stride + first + i % n] = room[i];
+            j.scores[(u.head + h0 + i / n) * j.score_stride + first + i % n] = score[i / n * apart + i % n];
         if (j.scores) __syncthreads();
-        for (int g = warp; g < G; g += WARPS) {
-            float lse = softmax_warp(room + g * n, n);
+        for (int g = warp; g < P::G; g += WARPS) {
+            float lse = softmax_warp(score + g * apart, n);
             if (g < heads && threadIdx.x % 32 == 0) b.lses[row + g * b.most] = lse;
         }
-        if (FORM == CODES) p.stage(true);
+        if (P::FORM == CODES) p.stage(true);
         __syncthreads();
-        p.values(room, room);
+        p.values(room);
         __syncthreads();
         for (int i = threadIdx.x; i < heads * j.dim; i += BLOCK) {
             float s = 0;
-            for (int w = 0; w < WARPS; w++) s += room[w * G * j.dim + i];
+            for (int w = 0; w < WARPS; w++) s += room[w * P::G * j.dim + i];
             b.parts[(row + i / j.dim * b.most) * j.dim + i % j.dim] = s;
         }
     }
 }
 
-/* Returns the number of blocks wanted on a multiprocessor where ptxas would allow one less; 1: any number. */
-template <int N, int L, int NV, int G, int FORM, bool ROPE, bool BLOCKS> static constexpr int blocks_wanted()
-{
-    if (FORM != EXACT || ROPE || N == 1 || NV > 1) return 1;
-    return G <= 4 ? (BLOCKS ? 4 : 5) : L <= 16 ? 3 : 1;
-}
-
-/* room: floats of shared memory before the staged row numbers. */
-template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
-static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, L, NV, G, FORM, ROPE, in_blocks<T>>())
-    decode_k(decode_batch b, int room)
+/* room: floats of shared memory before the staged row numbers. P::WANTED: number of blocks on a multiprocessor where
+ * ptxas would allow one less; 1: any number. */
+template <class P> static __global__ void __launch_bounds__(BLOCK, P::WANTED) decode_k(decode_batch b, int room)
 {
     SHARED_DYN(float, shared);
     const attn_args &j = b.job[blockIdx.z];
@@ -386,25 +358,25 @@ static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, L, NV, G, FORM,
     visible(j, u, 0, lo, hi);
     if (blockIdx.x == 0) {
         hide_scores(j, u, lo, hi);
-        if (FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
+        if (P::FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
         if (threadIdx.x == 0) count_bias(j, u, hi - lo);
     }
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi && blockIdx.x > 0) return;
-    if (first < hi) attend<T, N, L, NV, G, FORM, ROPE>(b, j, u, shared, first, (int)min(size, hi - first), room);
-    finish<in_blocks<T>>(b, j, u, (size_t)((hi - lo + size - 1) / size));
+    if (first < hi) attend<P>(b, j, u, shared, first, (int)min(size, hi - first), room);
+    finish<P::BLOCKS>(b, j, u, (size_t)((hi - lo + size - 1) / size));
 }
 
 /* ---- launching ---- */
 
-template <class T, int N, int L, int NV, int G, int FORM, bool ROPE>
-static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
+template <class P> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
-    size_t keys = (size_t)piece_of(x->n_max), room = max(G * keys, (size_t)WARPS * G * b->job[0].dim);
-    size_t staged = FORM != EXACT || x->listed ? keys : 0;
+    size_t keys = (size_t)piece_of(x->n_max);
+    size_t scores = P::FRAGMENTS + P::G * (size_t)P::apart((int)keys);
+    size_t room = max(scores, (size_t)WARPS * P::G * b->job[0].dim);
+    size_t staged = P::FORM != EXACT || x->listed ? keys : 0;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G, FORM, ROPE>, grid, dim3(BLOCK), (room + staged) * sizeof(float),
-                  cuda_stream(be), *b, (int)room);
+    return launch(decode_k<P>, grid, dim3(BLOCK), (room + staged) * sizeof(float), cuda_stream(be), *b, (int)room);
 }
 
 /* Few methods rotate keys at read time. Such keys are processed for 4 heads at a time, whatever the group size. */
@@ -414,11 +386,12 @@ static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
     if constexpr (!ROPE) {
-        if (group == 1) return run<T, N, L, NV, 1, FORM, false>(be, b, x);
-        if (group == 2) return run<T, N, L, NV, 2, FORM, false>(be, b, x);
-        if (group > 4) return run<T, N, L, NV, 8, FORM, false>(be, b, x);
+        if (group == 1) return run<piece<T, N, L, NV, 1, FORM, false>>(be, b, x);
+        if (group == 2) return run<piece<T, N, L, NV, 2, FORM, false>>(be, b, x);
+        if constexpr (!in_blocks<T>)
+            if (group > 4) return run<piece<T, N, L, NV, 8, FORM, false>>(be, b, x);
     }
-    return run<T, N, L, NV, 4, FORM, ROPE>(be, b, x);
+    return run<piece<T, N, L, NV, 4, FORM, ROPE>>(be, b, x);
 }
 
 template <class T, int FORM, bool ROPE>
@@ -426,7 +399,7 @@ static cudaError_t decode_as(backend *be, const decode_batch *b, const extents *
 {
     int vectors = b->job[0].dim / pack<T>::N;
     if constexpr (!in_blocks<T>)
-        if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM, ROPE>(be, b, x);
+        if (!wide) return run<piece<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM, ROPE>>(be, b, x);
     if constexpr (sizeof(T) == 4)
         return vectors <= 32 ? by_group<T, 32, 1, FORM, ROPE>(be, b, x) : by_group<T, 32, 2, FORM, ROPE>(be, b, x);
     else
@@ -447,13 +420,29 @@ template <int FORM> static cudaError_t decode(backend *be, const decode_batch *b
     return rc;
 }
 
+template <class T, int D, int FORM>
+static cudaError_t on_tensor_cores(backend *be, const decode_batch *b, const extents *x)
+{
+    return x->heads / x->units > 4 ? run<block_piece<T, D, 8, FORM>>(be, b, x)
+                                   : run<block_piece<T, D, 4, FORM>>(be, b, x);
+}
+
+/* The float32 units serve groups of one and two heads, RoPE at read time, and rows that block_piece does not support.
+ */
 template <int FORM>
 static cudaError_t decode_in_blocks(backend *be, const decode_batch *b, const extents *x, dtype type)
 {
     cudaError_t rc = cudaSuccess;
+    bool fit = x->heads / x->units > 2 && !b->job[0].rope;
+    for (unsigned i = 0; i < x->n_jobs; i++) fit = fit && attn_blocks_fit(&b->job[i]);
     by_blocks_of(type, [&](auto t) {
         typedef decltype(t) T;
-        rc = b->job[0].rope ? decode_as<T, FORM, true>(be, b, x, true) : decode_as<T, FORM, false>(be, b, x, true);
+        int dim = b->job[0].dim;
+        if (b->job[0].rope) rc = decode_as<T, FORM, true>(be, b, x, true);
+        else if (!fit) rc = decode_as<T, FORM, false>(be, b, x, true);
+        else if (dim == 64) rc = on_tensor_cores<T, 64, FORM>(be, b, x);
+        else if (dim == 128) rc = on_tensor_cores<T, 128, FORM>(be, b, x);
+        else rc = on_tensor_cores<T, 256, FORM>(be, b, x);
     });
     return rc;
 }

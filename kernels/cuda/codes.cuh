@@ -209,10 +209,14 @@ template <class T> struct block_reader {
     {
         return (int64_t)slot;
     }
+    __device__ __forceinline__ const T *at(int64_t row) const
+    {
+        return row_of<T>(r.exact, head * r.cap + (size_t)row, r.dim);
+    }
     __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
     {
         size_t aligned = (size_t)(uintptr_t)r.exact | block_row_bytes<T>(r.dim);
-        to.bits = load_eight(row_of<T>(r.exact, head * r.cap + (size_t)row, r.dim), r.dim, c, aligned);
+        to.bits = load_eight(at(row), r.dim, c, aligned);
     }
     __device__ __forceinline__ void widen(float x[8], const loaded &from, int64_t, int, group_pairs<8> &) const
     {

@@ -59,18 +59,18 @@ template <class T, int N> struct near_reader {
         int64_t row = near_row(n, head, (int64_t)slot);
         return row < 0 ? (int64_t)slot : -1 - row;
     }
-    __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
+    __device__ __forceinline__ const T *at(int64_t row) const
     {
         const void *rows = row < 0 ? (const void *)near : r.exact;
-        const size_t i = row < 0 ? (size_t)(-1 - row) : head * r.cap + (size_t)row;
+        return row_of<T>(rows, row < 0 ? (size_t)(-1 - row) : head * r.cap + (size_t)row, r.dim);
+    }
+    __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
+    {
         if constexpr (in_blocks<T>) {
             size_t aligned = (size_t)(uintptr_t)r.exact | (size_t)(uintptr_t)near | block_row_bytes<T>(r.dim);
-            to.bits = load_eight(row_of<T>(rows, i, r.dim), r.dim, c, aligned);
-        } else {
-            const T *p = (const T *)rows + i * r.dim + c;
-            if constexpr (N == 1) to.bits.x = __float_as_uint(to_f32(*p));
-            else to.bits = load16(p);
-        }
+            to.bits = load_eight(at(row), r.dim, c, aligned);
+        } else if constexpr (N == 1) to.bits.x = __float_as_uint(to_f32(at(row)[c]));
+        else to.bits = load16(at(row) + c);
     }
     __device__ __forceinline__ void widen(float x[N], const loaded &from, int64_t, int, group_pairs<N> &) const
     {

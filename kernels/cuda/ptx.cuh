@@ -5,8 +5,10 @@
  *   b of 16 x 8 halves:  word i holds rows 2 t + 8 i and the next of column g
  *   a of 16 x 32 bytes:  word i holds row g + 8 (i % 2), columns 4 t + 16 (i / 2) .. + 4
  *   b of 32 x 8 bytes:   word i holds rows 4 t + 16 i .. + 4 of column g
+ *   a of 16 x 8 tf32:    word i holds row g + 8 (i % 2), column t + 4 (i / 2)
+ *   b of 8 x 8 tf32:     word i holds row t + 4 i of column g
  *   d of 16 x 8:         element i is row g + 8 (i / 2), column 2 t + i % 2
- * Source: PTX ISA, "Matrix fragments for mma.m16n8k16, m16n8k32". */
+ * Source: PTX ISA, "Matrix fragments for mma.m16n8k8, m16n8k16, m16n8k32". */
 #ifndef KERNELS_CUDA_PTX_CUH
 #define KERNELS_CUDA_PTX_CUH
 
@@ -14,6 +16,14 @@ static __device__ __forceinline__ float exp2_fast(float x)
 {
     asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
     return x;
+}
+
+/* Returns (x & mask) | bits in one instruction; two constants make the compiler use two. */
+static __device__ __forceinline__ unsigned and_or(unsigned x, unsigned mask, unsigned bits)
+{
+    unsigned u;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(u) : "r"(x), "r"(mask), "r"(bits));
+    return u;
 }
 
 /* Packs two numbers, rounded to nearest even, lo in the low half. */
@@ -44,6 +54,15 @@ static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], cons
         "%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* The same for tf32: floats whose lowest 13 bits are 0. */
+static __device__ __forceinline__ void mma(float d[4], const float a[4], const float b[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 /* Computes d = a b of signed bytes, plus c in every element; the sums are exact. */
 static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c)

@@ -251,6 +251,7 @@ int main(void)
         {64, 2, 3, DT_Q8, 2, 4, 8, KV_ROTATED_K},
         {32, 2, 2, DT_Q4, 2, 4, 8, KV_ROTATED_K | KV_ROTATED_V},
         {96, 0, 2, DT_Q4, 4, 8, 8, 0},
+        {128, 2, 5, DT_Q4, 2, 4, 8, KV_ROTATED_K | KV_ROTATED_V},
     };
     backend *be = open_cuda();
     if (!be) return 0; /* the failure was reported */

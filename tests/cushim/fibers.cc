@@ -275,18 +275,23 @@ void *new_shared(const void *tag, size_t bytes)
 
 /* ---- warp operations ---- */
 
-/* Returns element i of a fragment of 16 or 8 bits. */
+/* Returns element i of a fragment of 32, 16 or 8 bits. A device may round or cut a float that is not a tf32. */
 float fragment_element(const unsigned *words, int i, int kind)
 {
+    if (kind == SHIM_MMA_TF32 && words[i] & 0x1fff && (words[i] & 0x7f800000) != 0x7f800000)
+        die("a number that tf32 does not hold", "mma", 0);
+    if (kind == SHIM_MMA_TF32) return bits_to_f32(words[i]);
     if (kind == SHIM_MMA_S8) return (float)(int8_t)(words[i / 4] >> 8 * (i % 4));
     uint16_t h = (uint16_t)(words[i / 2] >> 16 * (i % 2));
     return kind == SHIM_MMA_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-/* Computes D = A B + C of 16 x 8 x 16 halves or 16 x 8 x 32 bytes, in the layouts of PTX's mma.sync. */
+/* Computes D = A B + C of 16 x 8 x 8 tf32, 16 x 8 x 16 halves or 16 x 8 x 32 bytes, in the layouts of PTX's mma.sync.
+ */
 void multiply(fiber *warp, int lane0)
 {
-    int kind = warp[lane0].source, per_word = kind == SHIM_MMA_S8 ? 4 : 2, depth = 8 * per_word;
+    int kind = warp[lane0].source, per_word = kind == SHIM_MMA_S8 ? 4 : kind == SHIM_MMA_TF32 ? 1 : 2;
+    int depth = 8 * per_word;
     float A[16][32], B[32][8];
     for (int l = 0; l < 32; l++) {
         const shim_fragments *o = (const shim_fragments *)warp[l].in;

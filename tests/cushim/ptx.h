@@ -10,6 +10,11 @@ static inline float exp2_fast(float x)
     return shim_inexact(exp2f(x));
 }
 
+static inline unsigned and_or(unsigned x, unsigned mask, unsigned bits)
+{
+    return (x & mask) | bits;
+}
+
 static inline unsigned pack2(float lo, float hi, __nv_bfloat16)
 {
     return __float2bfloat16_rn(lo).bits | (unsigned)__float2bfloat16_rn(hi).bits << 16;
@@ -20,7 +25,7 @@ static inline unsigned pack2(float lo, float hi, __half)
 }
 
 /* Computes d += a b for one warp. */
-template <class D> void shim_mma(D d[4], const unsigned a[4], const unsigned b[2], int kind, const char *f, int l)
+template <class D, class W> void shim_mma(D d[4], const W a[4], const W b[2], int kind, const char *f, int l)
 {
     shim_fragments in;
     D out[4];
@@ -37,6 +42,10 @@ static inline void mma(float d[4], const unsigned a[4], const unsigned b[2], __n
 static inline void mma(float d[4], const unsigned a[4], const unsigned b[2], __half, SHIM_HERE)
 {
     shim_mma(d, a, b, SHIM_MMA_F16, f, l);
+}
+static inline void mma(float d[4], const float a[4], const float b[2], SHIM_HERE)
+{
+    shim_mma(d, a, b, SHIM_MMA_TF32, f, l);
 }
 static inline void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c, SHIM_HERE)
 {

@@ -60,7 +60,7 @@ void shim_gemm(int how);
 enum { SHIM_SYNC, SHIM_SHUFFLE, SHIM_BALLOT, SHIM_MATCH, SHIM_ADD, SHIM_MIN, SHIM_MAX, SHIM_MMA };
 
 /* Types of a and b for SHIM_MMA. */
-enum { SHIM_MMA_BF16, SHIM_MMA_F16, SHIM_MMA_S8 };
+enum { SHIM_MMA_BF16, SHIM_MMA_F16, SHIM_MMA_S8, SHIM_MMA_TF32 };
 
 /* A lane's part of D = A B + C, in the layouts of ptx.cuh. */
 typedef struct {

@@ -240,6 +240,38 @@ static __global__ void bytes_product_k(const int8_t *a, const int8_t *b, int *d)
     for (int i = 0; i < 4; i++) d[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = out[i];
 }
 
+static __global__ void tf32_product_k(const float *a, const float *b, float *d)
+{
+    int g = (int)threadIdx.x / 4, t = (int)threadIdx.x % 4;
+    const float fa[4] = {a[8 * g + t], a[8 * (g + 8) + t], a[8 * g + t + 4], a[8 * (g + 8) + t + 4]};
+    const float fb[2] = {b[8 * t + g], b[8 * (t + 4) + g]};
+    float out[4] = {1, 1, 1, 1};
+    mma(out, fa, fb);
+    for (int i = 0; i < 4; i++) d[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = out[i];
+}
+
+static void test_tf32_product()
+{
+    float a[128], b[64], d[128];
+    bool good = true;
+    for (int i = 0; i < 128; i++) a[i] = (float)(i * 37 % 1023 - 511);
+    for (int i = 0; i < 64; i++) b[i] = (float)(i * 91 % 1023 - 511) / 1024;
+    launch(tf32_product_k, dim3(1), dim3(32), 0, NULL, a, b, d);
+    for (int i = 0; i < 128; i++) {
+        float sum = 1;
+        for (int k = 0; k < 8; k++) sum += a[i / 8 * 8 + k] * b[8 * k + i % 8];
+        good &= sum == d[i];
+    }
+    ok(good, "a matrix product of a warp, of tf32");
+}
+
+static __global__ void not_tf32_k(int *)
+{
+    const float a[4] = {1.0001f, 1, 1, 1}, b[2] = {1, 1};
+    float d[4] = {};
+    mma(d, a, b);
+}
+
 static void test_products()
 {
     alignas(16) uint16_t a[256];
@@ -297,6 +329,7 @@ int main()
         {"a source outside the mask", bad_source_k, 1, SHIM_EXIT},
         {"a mask of lanes that do not come", half_warp_k, 1, SHIM_EXIT},
         {"more than 48 KiB of static shared memory", too_much_k, 1, SHIM_EXIT},
+        {"a tf32 that has more bits", not_tf32_k, 1, SHIM_EXIT},
     };
     for (uint64_t seed = 0; seed < 3; seed++) {
         shim_seed(seed);
@@ -312,5 +345,6 @@ int main()
     ok(launch(wide_k<int>, dim3(1), dim3(512), 0, NULL, data) == cudaSuccess, "and taken with them");
     test_copies();
     test_products();
+    test_tf32_product();
     return tap_done();
 }
