@@ -209,6 +209,7 @@ static status print_head(bench *b, const lineup *l, err *e)
     table_column(t, TABLE_DETAIL2, 0, "read GB/s");
     table_column(t, TABLE_DETAIL2, 0, "GFLOP/s");
     tile_column(b, t);
+    if (meter_tiles(b->base.meter) > 0) table_column(t, TABLE_DETAIL2, 0, "of tiles");
     return table_flush(t, e);
 }
 
@@ -222,6 +223,12 @@ static void known_cell(table *t, bool is, double x, int decimals, const char *un
 static void tile_cell(const bench *b, table *t, double rate)
 {
     if (meter_tiles(b->base.meter) > 0) known_cell(t, rate > 0, rate, 0, "");
+}
+
+/* Returns the fraction of all threads' tile products that a prompt reaches; -1: unknown. */
+static double tile_share(const bench *b, const bench_line *l)
+{
+    return l->r.decode || l->sum.of_tiles < 0 ? -1 : l->sum.of_tiles / b->base.g.be->n_threads;
 }
 
 static status print_line(bench *b, const bench_line *l, err *e)
@@ -239,6 +246,8 @@ static status print_line(bench *b, const bench_line *l, err *e)
     known_cell(t, m->read_gbs > 0, m->read_gbs, 1, "");
     known_cell(t, !l->r.decode && m->limit > 0, m->limit, 0, "");
     tile_cell(b, t, m->tiles);
+    double share = tile_share(b, l);
+    if (meter_tiles(b->base.meter) > 0) known_cell(t, share >= 0, 100 * share, 1, " %");
     return table_flush(t, e);
 }
 
@@ -311,6 +320,8 @@ static json_t *line_json(const bench *b, const bench_line *l)
                           parts_json(l), "filled", l->r.filled);
     o = results_merge(results_merge(head, lineup_row_json(&l->spec)), o);
     if (l->sum.tiles > 0) json_object_set_new(o, "tile_gflops", json_real(l->sum.tiles));
+    if (l->sum.tiles > 0 && !l->r.decode)
+        json_object_set_new(o, "tile_share", known(tile_share(b, l) >= 0, tile_share(b, l)));
     if (!l->r.decode) return o;
     o = results_merge(o,
                       json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "kv_bytes", (json_int_t)l->r.held.kv, "index_bytes",

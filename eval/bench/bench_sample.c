@@ -93,19 +93,23 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e)
 sample_summary samples_summary(const bench_samples *s, double work, double need)
 {
     double speed[SAMPLES_MOST], read[SAMPLES_MOST], limit[SAMPLES_MOST], fraction[SAMPLES_MOST], tiles[SAMPLES_MOST];
-    bool known = s->enough && s->n_listed > 0;
+    double of_tiles[SAMPLES_MOST];
+    bool known = s->enough && s->n_listed > 0, by_tiles = known;
     for (size_t i = 0; i < s->n_listed; i++) {
         speed[i] = 1e9 * work / s->ns[i];
         read[i] = s->read_gbs[i];
         tiles[i] = s->tiles[i];
         limit[i] = s->limit[i];
         known &= limit[i] > 0;
+        by_tiles &= tiles[i] > 0;
         fraction[i] = limit[i] > 0 ? need / s->ns[i] / limit[i] : 0;
+        of_tiles[i] = tiles[i] > 0 ? need / s->ns[i] / tiles[i] : 0;
     }
     return (sample_summary){.speed = stats_median(speed, s->n_listed),
                             .spread = stats_spread(speed, s->n_listed),
                             .read_gbs = stats_median(read, s->n_listed),
                             .limit = stats_median(limit, s->n_listed),
                             .tiles = stats_median(tiles, s->n_listed),
-                            .fraction = known ? stats_median(fraction, s->n_listed) : -1};
+                            .fraction = known ? stats_median(fraction, s->n_listed) : -1,
+                            .of_tiles = by_tiles ? stats_median(of_tiles, s->n_listed) : -1};
 }

@@ -57,6 +57,7 @@ void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n);
 typedef struct {
     double speed, spread, read_gbs, limit, tiles;
     double fraction; /* fraction of the limit that `need` reaches; -1: unknown */
+    double of_tiles; /* the same of meter_tiles, which is the rate of one thread */
 } sample_summary;
 /* Summarizes the samples. work: units (tokens) of one run; need: bytes or operations of one run. */
 sample_summary samples_summary(const bench_samples *s, double work, double need);

@@ -59,6 +59,9 @@ if command -v jq >/dev/null; then
     holds '.results[0].decode | . == "tiles" or . == "rows"' "drafts choose a kernel"
     drafts --draft ngram --accept 0.9 --attn full:decode=tiles
     holds '.results[0].decode == "tiles"' "or take the one that is named"
+    run bench --shape tiny --threads 1 --ctx 64 --attn full --samples 3 --quiet --json "$tmp/r.json" --wide
+    check "rows have the rate of tiles" grep -q "tiles  of tiles" "$tmp/out"
+    holds '.results | length == 2 and all(.tile_gflops > 0 and has("tile_share") == (.phase == "prefill"))' "prompts their share of it"
     unset KVASIR_CPU
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json" --wide
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+$' "$tmp/out")" -eq 15

@@ -85,12 +85,20 @@ static void test_settle(void)
 static void test_summary(void)
 {
     /* Five tokens per run that need 90 units; limits measured in the same runs: 1, 2 and 4 units per ns. */
-    bench_samples s = {
-        .n = 3, .enough = true, .n_listed = 3, .ns = {100, 50, 25}, .read_gbs = {40, 50, 45}, .limit = {1, 2, 4}};
+    bench_samples s = {.n = 3,
+                       .enough = true,
+                       .n_listed = 3,
+                       .ns = {100, 50, 25},
+                       .read_gbs = {40, 50, 45},
+                       .limit = {1, 2, 4},
+                       .tiles = {2, 2, 8}};
     sample_summary m = samples_summary(&s, 5, 90);
     ok(fabs(m.speed - 1e8) < 1, "median speed %.0f", m.speed);
     ok(m.read_gbs == 45 && m.limit == 2, "medians of bandwidth and limit");
     ok(fabs(m.fraction - 0.9) < 1e-12, "shares are taken sample by sample: %.3f", m.fraction);
+    ok(fabs(m.of_tiles - 0.45) < 1e-12, "also those of tile products: %.3f", m.of_tiles);
+    s.tiles[2] = 0;
+    ok(samples_summary(&s, 5, 90).of_tiles == -1, "none without tiles");
     s.limit[1] = 0;
     ok(samples_summary(&s, 5, 90).fraction == -1, "no share where a limit is not known");
     s.limit[1] = 2;
