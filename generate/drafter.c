@@ -223,8 +223,7 @@ static status settle(drafter *d, session *s, int32_t last, size_t most, err *e)
     const bool pays = d->forced || most >= WORTH_MEASURING, alone = !d->ranks || d->ranks->size == 1;
     if (wanted == ATTN_DECODE_AUTO && rows > 1 && rows <= most && pays && alone) TRY(measure(d, s, last, rows, e));
     session_decode_by(s, d->tiles);
-    for (int i = 0; i < SOURCES && d->tiles && rows > 1; i++)
-        if (!d->pace[i].fixed && d->pace[i].most >= rows) d->pace[i].most = rows - 1;
+    for (int i = 0; i < SOURCES && d->tiles; i++) pace_limit(&d->pace[i], rows);
     return ST_OK;
 }
 

@@ -43,6 +43,11 @@ void pace_start(draft_pace *p, size_t most)
     *p = (draft_pace){.most = most, .reached = 4, .accepted = 3, .credit = at_start};
 }
 
+void pace_limit(draft_pace *p, size_t rows)
+{
+    if (!p->fixed && p->most >= rows) p->most = rows > 1 ? rows - 1 : 1;
+}
+
 static void add_credit(draft_pace *p, double steps)
 {
     p->credit = fmin(p->credit + steps, credit_most);

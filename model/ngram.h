@@ -31,6 +31,8 @@ void pace_start(draft_pace *p, size_t most);
  * credit is not made, so drafts cost about one step and 0.75 % of all steps at most. If 0 is best, a draft of 1 is
  * tried from time to time. */
 size_t pace_length(draft_pace *p);
+/* Limits adaptive drafts to steps of `rows` rows; a step may always have one draft. */
+void pace_limit(draft_pace *p, size_t rows);
 /* True if a run whose steps of 1 and of `rows` rows take b nanoseconds yields more tokens in the same time than one
  * whose steps take a, at the acceptance so far. */
 bool pace_prefers(const draft_pace *p, size_t rows, const int64_t b[2], const int64_t a[2]);

@@ -78,6 +78,37 @@ INLINE void pack_q(float *q, const key_work *w)
     }
 }
 
+/* Adds the products of the two tiles a of the last dot_pairs, in registers 4 and 5, with other tiles b. One tile b goes
+ * to register 7, and that of dot_pairs stays in register 6. */
+INLINE void dot_same_a(tile_unit *u, const int tiles, const float *b0, const float *b1)
+{
+    if (tiles == 1) {
+        TILE_LOAD(u, 7, b0);
+        TILE_DOT(u, 0, 4, 7);
+        TILE_DOT(u, 1, 5, 7);
+        return;
+    }
+    TILE_LOAD(u, 6, b0);
+    TILE_DOT(u, 0, 4, 6);
+    TILE_DOT(u, 1, 5, 6);
+    TILE_LOAD(u, 7, b1);
+    TILE_DOT(u, 2, 4, 7);
+    TILE_DOT(u, 3, 5, 7);
+}
+
+/* Then adds the products of other tiles a with the tiles b of dot_pairs. */
+INLINE void dot_same_b(tile_unit *u, const int tiles, const float *a, const float *b0, const float *b1)
+{
+    if (tiles == 2) {
+        dot_pairs(u, tiles, a, b0, b1);
+        return;
+    }
+    TILE_LOAD(u, 4, a);
+    TILE_DOT(u, 0, 4, 6);
+    TILE_LOAD(u, 5, a + TILE_WORDS);
+    TILE_DOT(u, 1, 5, 6);
+}
+
 /* Operands of multiply: out[t], two tiles each, (+)= a times b[t] over n steps. a: [n][parts][2] tiles, b[t]:
  * [n][hi, lo] tiles. */
 typedef struct {
@@ -91,10 +122,10 @@ INLINE void multiply(tile_unit *u, const int parts, const int tiles, const tile_
 {
     const float *a = p->a, *b0 = p->b[0], *b1 = p->b[1];
     sums_load(u, tiles, p->out, add);
-    for (size_t i = 0; i < p->n; i++, a += parts * PAIR, b0 += PAIR, b1 += tiles == 2 ? PAIR : 0) {
+    for (size_t i = 0; i < p->n; i++, a += parts * PAIR, b0 += PAIR, b1 += PAIR) {
         dot_pairs(u, tiles, a, b0, b1);
-        dot_pairs(u, tiles, a, b0 + TILE_WORDS, tiles == 2 ? b1 + TILE_WORDS : b1);
-        if (parts == 2) dot_pairs(u, tiles, a + PAIR, b0, b1);
+        dot_same_a(u, tiles, b0 + TILE_WORDS, b1 + TILE_WORDS);
+        if (parts == 2) dot_same_b(u, tiles, a + PAIR, b0, b1);
     }
     sums_store(u, tiles, p->out);
 }

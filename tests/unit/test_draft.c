@@ -219,6 +219,16 @@ static void check_device(const char *device)
 }
 
 #ifndef ON_CUDA
+/* Returns attn_seq_tile_rows of a session; -1 after an error. */
+static int tile_rows(const engine_parts *p, const char *store)
+{
+    session *s = NULL;
+    status st = session_new(&s, p, "full", store, LIMIT, NULL);
+    int rows = st == ST_OK ? (int)attn_seq_tile_rows(session_attn(s)) : -1;
+    session_free(s);
+    return rows;
+}
+
 /* Attention of single steps and of verifications by tiles. */
 static void check_tiles(void)
 {
@@ -233,6 +243,8 @@ static void check_tiles(void)
     is_ok(single_steps(&p, 1, &e), &e, "tiles, steps by rows");
     memcpy(rows, want[1], sizeof rows);
     verifier = "full:decode=tiles";
+    is_int(tile_rows(&p, "f16"), 2, "7 heads of a group: two rows share a tile");
+    is_int(tile_rows(&p, "f32"), 0, "rows that tiles do not take");
     is_ok(single_steps(&p, 1, &e), &e, "tiles, steps by tiles");
     ok(memcmp(rows, want[1], sizeof rows) != 0, "steps by tiles have other bits");
     check_draft(&p, "tiles", drafts[3], 1);

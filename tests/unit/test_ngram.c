@@ -152,8 +152,25 @@ static void check_ways(void)
     ok(pace_prefers(&p, 4, tiles, rows), "unless every step has drafts");
 }
 
+static void check_limit(void)
+{
+    draft_pace p;
+    pace_start(&p, MOST);
+    pace_limit(&p, 16);
+    is_int((long long)p.most, MOST, "a step of more rows than drafts need: no limit");
+    pace_limit(&p, 4);
+    is_int((long long)p.most, 3, "a step of 4 rows: 3 drafts");
+    pace_limit(&p, 1);
+    is_int((long long)p.most, 1, "of one row: one draft");
+    pace_start(&p, MOST);
+    p.fixed = true;
+    pace_limit(&p, 4);
+    is_int((long long)p.most, MOST, "a fixed length stays");
+}
+
 int main(void)
 {
+    check_limit();
     check_ways();
     check_lookup();
     check_pace();
