@@ -338,6 +338,7 @@ static void together(op_run *x, const int64_t *p)
     size_t bytes = 4 * first.n_heads * s.dim;
     for (size_t i = 0; i < JOBS; i++) {
         job[i] = i == 5 ? op_attn(x, &s) : first;
+        job[i].tiles &= i != 8;
         job[i].q = op_floats(x, first.n_heads * s.dim);
         if (!s.idx) job[i].range = (buf){NULL}, job[i].first = 0, job[i].n_max = (int64_t)(s.n - JOBS + i);
         job[i].out = alone[i] = op_out(x, bytes, NMSE, allowed(x, &s, false));
@@ -352,14 +353,14 @@ static void together(op_run *x, const int64_t *p)
 /* Queries of one sequence whose newest values are not finite: only those that see them have such results. */
 static void hidden_rows(op_run *x, const int64_t *p)
 {
-    enum { JOBS = 4, KEYS = 140, KV = 2, DIM = 32 };
+    enum { JOBS = 16, KEYS = 140, KV = 2, DIM = 32, FINITE = 4 /* jobs that see finite values only */ };
     attn_job job[JOBS];
     op_shape s = {.n_tok = 1, .kv = KV, .group = (size_t)p[1], .dim = DIM, .n = KEYS, .type = (dtype)p[0], .tiles = 1};
     attn_job first = op_attn(x, &s);
     size_t bytes = 4 * first.n_heads * DIM, cap = first.rows.cap, size = KV * cap * DIM * dtype_size(s.type);
     unsigned char *v = op_see(x, first.rows.v, size);
     for (size_t h = 0; h < KV; h++)
-        memset(v + (h * cap + KEYS - JOBS + 2) * DIM * dtype_size(s.type), 0xff, (cap - KEYS) * DIM); /* NaN */
+        memset(v + (h * cap + KEYS - JOBS + FINITE) * DIM * dtype_size(s.type), 0xff, JOBS * DIM); /* NaN */
     first.rows.v = op_in(x, v, size);
     first.range = (buf){NULL};
     first.first = 0;
@@ -367,7 +368,7 @@ static void hidden_rows(op_run *x, const int64_t *p)
         job[i] = first;
         job[i].q = op_floats(x, first.n_heads * DIM);
         job[i].n_max = (int64_t)(KEYS - JOBS + 1 + i);
-        job[i].out = i < 2 ? op_out(x, bytes, NMSE, allowed(x, &s, false)) : op_out(x, bytes, BITS_F32, 0);
+        job[i].out = i < FINITE ? op_out(x, bytes, NMSE, allowed(x, &s, false)) : op_out(x, bytes, BITS_F32, 0);
     }
     x->be->ops->attn_decode(x->be, job, JOBS);
     free(v);
