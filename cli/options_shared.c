@@ -89,7 +89,9 @@ const cli_option shared_rows[] = {
             "in the attention of prompts (level amx: to 16 bits, also with builtin). Keys and values of f16 lose 3 of "
             "their 11 bits in these products, not in the cache. "
             "Sums and the softmax stay in float32. The error (NMSE) of attention is 1e-5, that of the built-in model's "
-            "logits 5e-6, of which 4e-6 come from the other products. Models of f32 and f16 keep float32."},
+            "logits 5e-6, of which 4e-6 come from the other products. Models of f32 and f16 keep float32 (level amx: "
+            "products of f16 "
+            "have 16 bits of each number and an error of 1e-11)."},
     {MODEL, .name = "chunk", .arg = "N", WHOLE(1, 65536, 0), AT(run_options, engine.device.chunk),
      .help = "prompt tokens per forward pass (default 512; on a GPU 2048)"},
     {MODEL, .name = "device", .arg = "NAME", AT(run_options, engine.device.name), .help = "auto, cpu, cuda, cuda:N",

@@ -96,9 +96,9 @@ typedef void score_items(const cpu_kernels *k, const score_job *j, size_t part, 
 void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, size_t items, size_t spans, size_t work,
                     score_items *score);
 
-/* True if the level multiplies weights of this type by tiles. */
-bool cpu_has_tiles(const cpu_kernels *k, dtype t);
-/* Computes jobs of such types on one x [n, cols], whose columns are in their order. */
+/* Returns the parts (tile_linear) by which the level multiplies weights of this type by tiles; 0: it does not. */
+size_t cpu_tile_parts(const cpu_kernels *k, dtype t);
+/* Computes jobs of types with equal parts on one x [n, cols], whose columns are in their order. */
 void cpu_linear_tiles(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n);
 
 /* Sums or averages x [n] over the ranks. */

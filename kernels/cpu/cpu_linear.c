@@ -290,7 +290,7 @@ static size_t own_rows(backend *be, const linear_job *jobs, size_t n_jobs)
     size_t least = SIZE_MAX;
     for (size_t j = 0; j < n_jobs; j++) {
         dtype t = jobs[j].w.type;
-        bool tiles = cpu_has_tiles(c->k, t);
+        bool tiles = cpu_tile_parts(c->k, t);
         bool ours = !tiles && (!c->gemm || (dtype_in_qblocks(t) && bytes_are_faster(c->k, qblock_kind_of(t))));
         bool as_stored = t == DT_F32 || (t == DT_BF16 && (tiles || c->bf16_gemm));
         size_t rows = ours ? SIZE_MAX : as_stored ? LINEAR_ALIKE : WIDEN_ABOVE;
@@ -321,7 +321,7 @@ static const float *in_order(backend *be, const weight *w, const float *x, size_
 static bool are_alike(backend *be, const linear_job *a, const linear_job *b)
 {
     const cpu_kernels *k = cpu_of(be)->k;
-    return a->w.order.p == b->w.order.p && cpu_has_tiles(k, a->w.type) == cpu_has_tiles(k, b->w.type);
+    return a->w.order.p == b->w.order.p && cpu_tile_parts(k, a->w.type) == cpu_tile_parts(k, b->w.type);
 }
 
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
@@ -331,7 +331,7 @@ void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_
         for (some = 1; some < n_jobs && are_alike(be, jobs, jobs + some);) some++;
         if (!in) return;
         if (exact || n <= own_rows(be, jobs, some)) linear_builtin(be, jobs, some, in, n, exact);
-        else if (cpu_has_tiles(cpu_of(be)->k, jobs->w.type)) cpu_linear_tiles(be, jobs, some, in, n);
+        else if (cpu_tile_parts(cpu_of(be)->k, jobs->w.type)) cpu_linear_tiles(be, jobs, some, in, n);
         else linear_vendor(be, jobs, some, in, n);
     }
 }

@@ -9,13 +9,14 @@
 typedef struct {
     const cpu_kernels *k;
     const linear_job *jobs;
-    size_t n_jobs, n, cols;
+    size_t n_jobs, n, cols, parts;
     float *packed;
 } product;
 
-bool cpu_has_tiles(const cpu_kernels *k, dtype t)
+size_t cpu_tile_parts(const cpu_kernels *k, dtype t)
 {
-    return k->linear_tiles && (t == DT_BF16 || dtype_in_qblocks(t));
+    if (!k->linear_tiles || t == DT_F32) return 0;
+    return t == DT_F16 ? 2 : 1;
 }
 
 static size_t strips_of(size_t rows)
@@ -29,8 +30,9 @@ static void job_span(const product *p, const linear_job *j, float *work, size_t 
     for (size_t i = 0; i < p->n; i += LINEAR_SLICE)
         p->k->linear_tiles(&(tile_linear){.out = f32_at(j->out, 0) + i * j->w.rows,
                                           .out_stride = j->w.rows,
-                                          .x = p->packed + i / LINEAR_STRIP * tile_strip_floats(p->cols),
+                                          .x = p->packed + i / LINEAR_STRIP * tile_strip_floats(p->cols, p->parts),
                                           .n = p->n - i < LINEAR_SLICE ? p->n - i : LINEAR_SLICE,
+                                          .parts = p->parts,
                                           .w = j->w,
                                           .bias = j->bias,
                                           .work = work},
@@ -55,15 +57,16 @@ static void jobs_span(const product *p, float *work)
 void cpu_linear_tiles(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    product p = {c->k, jobs, n_jobs, n, jobs->w.cols, NULL};
-    p.packed = cpu_scratch(be, &c->halves, strips_of(n) * tile_strip_floats(p.cols), sizeof *x, "bf16 activations");
+    product p = {c->k, jobs, n_jobs, n, jobs->w.cols, cpu_tile_parts(c->k, jobs->w.type), NULL};
+    p.packed =
+        cpu_scratch(be, &c->halves, strips_of(n) * tile_strip_floats(p.cols, p.parts), sizeof *x, "bf16 activations");
     float *work = cpu_scratch(be, &c->panel, (size_t)be->n_threads * TILE_LINEAR_FLOATS, sizeof *work, "packed panels");
     if (!p.packed || !work) return;
 #pragma omp parallel num_threads(be->n_threads)
     {
         size_t a, b;
         threads_split(strips_of(n), 1, &a, &b);
-        p.k->pack_tiles(p.packed, x, n, p.cols, a, b);
+        p.k->pack_tiles(p.packed, x, n, p.cols, p.parts, a, b);
 #pragma omp barrier
         jobs_span(&p, work + (size_t)threads_id() * TILE_LINEAR_FLOATS);
     }

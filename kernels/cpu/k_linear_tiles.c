@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* x w^T by tiles (tile.h), for prompts: x and w rounded to bf16. Tiles of x have 16 rows by 32 columns; tiles of w have
- * 16 rows in pairs of columns, the order of weights in blocks. Sums are [row of x][row of w].
+/* x w^T by tiles (tile.h), for prompts: x and w rounded to bf16, or to a sum hi + lo of two bf16 numbers, which holds
+ * f16 exactly; then the products hi hi, hi lo and lo hi (x first) are taken for each 32 columns. Tiles of x have 16
+ * rows by 32 columns; tiles of w have 16 rows in pairs of columns, the order of weights in blocks. Sums are [row of
+ * x][row of w].
  *
- * A thread packs a panel of w, LINEAR_PANEL rows by DEPTH columns, which stays in L2 (256 KB) while all rows of x pass
- * over it, 32 at a time: these stay in L1 (32 KB). Sums wait in L2 for the next columns (512 KB). So a row of x reads
- * each 32 columns of a row of w in one order, whatever the panel, the thread and the other rows are. */
+ * A thread packs a panel of w, LINEAR_PANEL rows by DEPTH columns (hi and lo: half as many), which stays in L2 (256 KB)
+ * while all rows of x pass over it, 32 at a time: these stay in L1 (32 KB). Sums wait in L2 for the next columns (512
+ * KB). So a row of x reads each 32 columns of a row of w in one order, whatever the panel, the thread and the other
+ * rows are. */
 #include "config.h"
 
 #include "kernels/cpu/tile.h"
@@ -23,28 +26,43 @@ _Static_assert((int)TILE_LINEAR_FLOATS == PANEL_STRIPS * (STRIP_FLOATS + LINEAR_
 
 /* ---- x ---- */
 
-/* Packs columns [c, c + 32) of a row of x; those from `cols` on become zero. */
-INLINE void pack_columns(float *to, const float *x, size_t c, size_t cols)
+/* Packs columns [c, c + 32) of a row of f32 or f16; those from `cols` on become zero. lo is `apart` floats after hi, or
+ * 0: not wanted. */
+INLINE void pack_columns(float *to, size_t apart, const dtype t, const void *row, size_t c, size_t cols)
 {
-    uint16_t *half = (uint16_t *)(void *)to;
-    for (size_t i = 0; i < STEP; i += VF_LANES)
-        vf_store_bf16(half + i, c + i < cols ? vf_load_some(x + c + i, cols - c - i) : vf_zero());
+    uint16_t *hi = (uint16_t *)(void *)to, *lo = (uint16_t *)(void *)(to + apart);
+    for (size_t i = 0; i < STEP; i += VF_LANES) {
+        VF v = c + i < cols ? vf_load_some_as(row, c + i, t, cols - c - i) : vf_zero();
+        vf_store_bf16(hi + i, v);
+        if (apart) vf_store_bf16(lo + i, vf_sub(v, vf_load_bf16(hi + i)));
+    }
 }
 
-void TILES(k_pack_tiles)(float *out, const float *x, size_t n, size_t cols, size_t s0, size_t s1)
+void TILES(k_pack_tiles)(float *out, const float *x, size_t n, size_t cols, size_t parts, size_t s0, size_t s1)
 {
-    const size_t strip = tile_strip_floats(cols);
+    const size_t strip = tile_strip_floats(cols, parts);
     for (size_t r = s0 * STEP; r < s1 * STEP; r++) {
         float *to = out + r / STEP * strip + r % STEP * TILE_SIDE;
-        for (size_t c = 0; c < cols; c += STEP, to += PAIR)
-            if (r < n) pack_columns(to, x + r * cols, c, cols);
-            else memset(to, 0, TILE_SIDE * sizeof *to);
+        for (size_t c = 0; c < cols; c += STEP, to += parts * PAIR)
+            for (size_t p = 0; p < parts; p++)
+                if (r >= n) memset(to + p * PAIR, 0, TILE_SIDE * sizeof *to);
+                else if (p == 0) pack_columns(to, parts == 2 ? PAIR : 0, DT_F32, x + r * cols, c, cols);
     }
 }
 
 /* ---- w ---- */
 
-/* Packs 32 columns of 16 rows of bf16. Rows and columns outside w become zero. */
+/* Packs 32 columns of 16 rows of f16. Rows and columns outside w become zero. */
+INLINE void pack_halves(float *to, const weight *w, size_t r, size_t c)
+{
+    float t[2][TILE_WORDS] = {{0}};
+    for (size_t i = 0; i < TILE_SIDE && r + i < w->rows; i++)
+        pack_columns(t[0] + i * TILE_SIDE, TILE_WORDS, DT_F16, w->p.p + (r + i) * w->cols * sizeof(uint16_t), c,
+                     w->cols);
+    for (size_t p = 0; p < 2; p++) transpose(to + p * PAIR, TILE_SIDE, t[p], TILE_SIDE, TILE_SIDE, TILE_SIDE);
+}
+
+/* The same of bf16. */
 INLINE void pack_elements(float *to, const weight *w, size_t r, size_t c)
 {
     float t[TILE_WORDS] = {0};
@@ -136,8 +154,9 @@ INLINE void pack_part(float *to, const dtype t, const unsigned char *group, size
 INLINE void pack_as(float *to, const dtype t, const weight *w, size_t r, size_t c0, size_t c1)
 {
     if (r >= w->rows) return;
-    for (size_t c = c0; c < c1; c += STEP, to += PAIR) {
-        if (t == DT_BF16) pack_elements(to, w, r, c);
+    for (size_t c = c0; c < c1; c += STEP, to += t == DT_F16 ? 2 * PAIR : PAIR) {
+        if (t == DT_F16) pack_halves(to, w, r, c);
+        else if (t == DT_BF16) pack_elements(to, w, r, c);
         else pack_part(to, t, w->p.p + r / QBLOCK_ROWS * qblock_group_bytes(t, w->cols), c / QBLOCK_COLS);
     }
 }
@@ -145,6 +164,7 @@ INLINE void pack_as(float *to, const dtype t, const weight *w, size_t r, size_t 
 static void pack_rows(float *to, const weight *w, size_t r, size_t c0, size_t c1)
 {
     switch (w->type) {
+    case DT_F16: pack_as(to, DT_F16, w, r, c0, c1); break;
     case DT_BF16: pack_as(to, DT_BF16, w, r, c0, c1); break;
     case DT_Q8: pack_as(to, DT_Q8, w, r, c0, c1); break;
     case DT_Q4: pack_as(to, DT_Q4, w, r, c0, c1); break;
@@ -160,12 +180,17 @@ static void pack_rows(float *to, const weight *w, size_t r, size_t c0, size_t c1
 
 /* ---- the product ---- */
 
-/* Sums of two strips (+)= their products over n tiles. */
-INLINE void multiply(tile_unit *u, float *sums, const float *x, const float *w, size_t n, const bool add)
+/* Sums of two strips (+)= their products over n tiles: [n][parts][2] tiles each. */
+INLINE void multiply(tile_unit *u, size_t parts, float *sums, const float *x, const float *w, size_t n, const bool add)
 {
     float *const both[2] = {sums, sums + PAIR};
     sums_load(u, 2, both, add);
-    for (size_t i = 0; i < n; i++, x += PAIR, w += PAIR) dot_pairs(u, 2, x, w, w + TILE_WORDS);
+    for (size_t i = 0; i < n; i++, x += parts * PAIR, w += parts * PAIR) {
+        dot_pairs(u, 2, x, w, w + TILE_WORDS);
+        if (parts == 1) continue;
+        dot_pairs(u, 2, x, w + PAIR, w + PAIR + TILE_WORDS);
+        dot_pairs(u, 2, x + PAIR, w, w + TILE_WORDS);
+    }
     sums_store(u, 2, both);
 }
 
@@ -188,20 +213,20 @@ static void write_sums(const tile_linear *p, const float *sums, size_t r0, size_
 void TILES(k_linear_tiles)(const tile_linear *p, size_t r0, size_t r1)
 {
     const weight *w = &p->w;
-    const size_t strip = tile_strip_floats(w->cols);
+    const size_t strip = tile_strip_floats(w->cols, p->parts), depth = DEPTH / p->parts;
     float *panel = p->work, *sums = panel + PANEL_STRIPS * STRIP_FLOATS;
     tile_unit u;
     tile_begin(&u);
     for (size_t r = r0; r < r1; r += LINEAR_PANEL) {
         size_t last = r1 - r < LINEAR_PANEL ? r1 : r + LINEAR_PANEL, strips = (last - r + STEP - 1) / STEP;
-        for (size_t c = 0; c < w->cols; c += DEPTH) {
-            size_t end = w->cols - c < DEPTH ? w->cols : c + DEPTH, steps = (end - c + STEP - 1) / STEP;
+        for (size_t c = 0; c < w->cols; c += depth) {
+            size_t end = w->cols - c < depth ? w->cols : c + depth, steps = (end - c + STEP - 1) / STEP;
             for (size_t i = 0; i < 2 * strips; i++)
                 pack_rows(panel + i / 2 * STRIP_FLOATS + i % 2 * TILE_WORDS, w, r + i * TILE_SIDE, c, end);
             for (size_t i = 0; i * STEP < p->n; i++)
                 for (size_t j = 0; j < strips; j++)
-                    multiply(&u, sums + (i * PANEL_STRIPS + j) * SUM_FLOATS, p->x + i * strip + c / STEP * PAIR,
-                             panel + j * STRIP_FLOATS, steps, c > 0);
+                    multiply(&u, p->parts, sums + (i * PANEL_STRIPS + j) * SUM_FLOATS,
+                             p->x + i * strip + c / STEP * p->parts * PAIR, panel + j * STRIP_FLOATS, steps, c > 0);
         }
         write_sums(p, sums, r, last);
     }

@@ -196,18 +196,18 @@ enum {
     TILE_LINEAR_FLOATS = LINEAR_PANEL * (256 + LINEAR_SLICE)
 };
 
-/* Returns the floats of a strip of x, packed: two tiles of 16 rows for each 32 columns. */
-static inline size_t tile_strip_floats(size_t cols)
+/* Returns the floats of a strip of x, packed: two tiles of 16 rows for each 32 columns and part. */
+static inline size_t tile_strip_floats(size_t cols, size_t parts)
 {
-    return (cols + 31) / 32 * (32 * 16);
+    return (cols + 31) / 32 * (32 * 16) * parts;
 }
 
-/* A product of at most LINEAR_SLICE rows of x. */
+/* A product of at most LINEAR_SLICE rows of x. parts: bf16 numbers whose sum stands for a number of x and w. */
 typedef struct {
     float *out;
     size_t out_stride;
     const float *x; /* strips made by pack_tiles */
-    size_t n;
+    size_t n, parts;
     weight w, bias; /* as in linear_job */
     float *work;    /* TILE_LINEAR_FLOATS, 64-byte aligned */
 } tile_linear;
@@ -345,9 +345,9 @@ typedef struct {
 
 /* Those that only levels with tiles have; NULL elsewhere. */
 #define CPU_TILE_LINEAR(OP)                                                                                            \
-    /* Rounds strips [s0, s1) of x [n, cols] to bf16. */                                                               \
-    OP(void, pack_tiles, (float *out, const float *x, size_t n, size_t cols, size_t s0, size_t s1))                    \
-    /* Like linear, for w of bf16 or in blocks; r0 is a multiple of LINEAR_STRIP. */                                   \
+    /* Rounds strips [s0, s1) of x [n, cols] to parts. */                                                              \
+    OP(void, pack_tiles, (float *out, const float *x, size_t n, size_t cols, size_t parts, size_t s0, size_t s1))      \
+    /* Like linear, for w of f16 (2 parts), bf16 or in blocks (1 part); r0 is a multiple of LINEAR_STRIP. */           \
     OP(void, linear_tiles, (const tile_linear *p, size_t r0, size_t r1))
 
 #define CPU_KERNELS(OP) CPU_OTHER_KERNELS(OP) CPU_TILE_KERNELS(OP)
