@@ -4,7 +4,9 @@
  * A warp has 16 queries of one unit for each of its bands. Scores and weights stay in its registers, since the layout
  * of a product's result is that of the next product's left operand. Tiles of K and V are double-buffered (cp.async).
  * Tiles begin at multiples of KEYS entries of the list, and a tile that a query does not see does not change its sums.
- * A query's bits therefore do not depend on its chunk.
+ * Each PART entries are summed separately, and the parts are joined in their order. A query's bits therefore depend
+ * neither on its chunk nor on the number of blocks: few queries after a long context have a block per part, of which
+ * the last to finish joins the parts. With many queries a block processes all parts of its queries.
  *
  * Limits by count, for D = 128 on one multiprocessor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which
  * take 1024 cycles of the tensor cores on sm_80 and 512 on sm_90. In parallel run 96 KiB of shared memory reads, 768
@@ -19,7 +21,13 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/last.cuh"
 
+enum {
+    PART = 4096,        /* a multiple of all KEYS */
+    FEW = 64,           /* blocks; more occupy a device without a block per part */
+    MOST_ROOM = 1 << 24 /* floats for parts */
+};
 enum { WARPS = 4, BLOCK = 32 * WARPS, BAND = 16 };
 #define LOG2_E 1.44269504f
 
@@ -47,7 +55,8 @@ template <class T, int D> struct tile {
         ROWS = WARPS * BAND_ROWS,         /* queries of a block */
         STRIDE = D + 8,                   /* 16 bytes of padding put eight rows into different banks */
         SIZE = KEYS * STRIDE,
-        BYTES = (4 * SIZE + (cut<D>::Q_SHARED ? ROWS * STRIDE : 0)) * (int)sizeof(T) /* K, V, K, V, q */
+        BYTES = (4 * SIZE + (cut<D>::Q_SHARED ? ROWS * STRIDE : 0)) * (int)sizeof(T), /* K, V, K, V, q */
+        PART_ROOM = (ROWS * D) + 4 * cut<D>::BANDS * BLOCK                            /* floats of a block's part */
     };
 };
 
@@ -219,6 +228,13 @@ static __device__ __forceinline__ void add_values(held<T, D> &x, const float s[]
     }
 }
 
+template <class T, int D> static __device__ __forceinline__ void add_columns(held<T, D> &x)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * cut<D>::BANDS; i++)
+        for (int m = 1; m < 4; m *= 2) x.sum[i / 2][i % 2] += __shfl_xor_sync(ALL_LANES, x.sum[i / 2][i % 2], m);
+}
+
 template <class T, int D>
 static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row0)
 {
@@ -227,7 +243,6 @@ static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float sum = x.sum[i][h];
-            for (int m = 1; m < 4; m *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, m);
             int64_t row = row0 + BAND * i + 8 * h;
             if (row >= (int64_t)j.n_tok * u.heads) continue;
             size_t at = query_at(j, u, row);
@@ -239,6 +254,63 @@ static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j
             if (j.lse && threadIdx.x % 4 == 0)
                 j.lse[at] = sum == 0 ? -INFINITY : (x.most[i][h] * x.by[i][h]) / LOG2_E + logf(sum);
         }
+}
+
+/* Where a thread keeps the sums of one of its queries: output columns 8 n + 2 t + e of it at out[n column + e next],
+ * the largest score and the sum of weights at state[0] and state[2 BLOCK]. out NULL: a row past the last. */
+typedef struct {
+    float *out, *state;
+    int column, next;
+} kept_sums;
+
+/* Returns the place of half h of band i. A block that processes all parts keeps their sums in its rows of the output,
+ * and its states in shared memory. Otherwise part is the room of one part, BLOCK numbers of all threads at a time. */
+template <class T, int D>
+static __device__ __forceinline__ kept_sums place_of(const attn_args &j, const attn_unit &u, int64_t row0, float *part,
+                                                     float *state, int i, int h)
+{
+    int64_t row = row0 + BAND * i + 8 * h;
+    int mine = threadIdx.x + (4 * i + h) * BLOCK;
+    if (part)
+        return {part + threadIdx.x + (i * D / 2 + 2 * h) * BLOCK, part + tile<T, D>::ROWS * D + mine, 4 * BLOCK, BLOCK};
+    bool inside = row < (int64_t)j.n_tok * u.heads;
+    return {inside ? j.out + query_at(j, u, row) * D + threadIdx.x % 4 * 2 : NULL, state + mine, 8, 1};
+}
+
+template <class T, int D>
+static __device__ __forceinline__ void keep(const held<T, D> &x, int i, int h, const kept_sums &to)
+{
+    to.state[0] = x.most[i][h], to.state[2 * BLOCK] = x.sum[i][h];
+#pragma unroll
+    for (int n = 0; n < D / 4 && to.out; n++)
+        to.out[n / 2 * to.column + n % 2 * to.next] = x.out[i][n / 2][2 * h + n % 2];
+}
+
+/* Joins x with the sums of the part after it, or of the one before it. */
+template <class T, int D>
+static __device__ __forceinline__ void join(held<T, D> &x, int i, int h, const kept_sums &from, bool after)
+{
+    float by = std::is_same<T, __half>::value ? x.by[i][h] : 1, most = from.state[0], sum = from.state[2 * BLOCK];
+    float top = fmaxf(x.most[i][h], most), zero = top == -INFINITY ? 0 : top * by;
+    float mine = exp2_fast(x.most[i][h] * by - zero), other = exp2_fast(most * by - zero);
+    float first = after ? mine : other, second = after ? other : mine;
+    x.most[i][h] = top;
+    x.sum[i][h] = fmaf(after ? x.sum[i][h] : sum, first, (after ? sum : x.sum[i][h]) * second);
+#pragma unroll
+    for (int n = 0; n < D / 4 && from.out; n++) {
+        float &a = x.out[i][n / 2][2 * h + n % 2], b = from.out[n / 2 * from.column + n % 2 * from.next];
+        a = fmaf(after ? a : b, first, (after ? b : a) * second);
+    }
+}
+
+template <class T, int D> static __device__ __forceinline__ void reset(held<T, D> &x)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * cut<D>::BANDS; i++) {
+        x.most[i / 2][i % 2] = -INFINITY, x.sum[i / 2][i % 2] = 0;
+#pragma unroll
+        for (int n = 0; n < D / 4; n++) x.out[i / 2][n / 2][i % 2 * 2 + n % 2] = 0;
+    }
 }
 
 /* Sets w and the limits of the thread's queries. room: the entries seen by each warp's queries. */
@@ -281,31 +353,18 @@ static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_a
     }
 }
 
-template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefill_mma_k(attn_args j)
+/* Sums the tiles of entries [from, to), counted from the first tile, in x. */
+template <class T, int D>
+static __device__ __forceinline__ void sum_part(held<T, D> &x, T *room, const attn_args &j, const attn_unit &u,
+                                                const sight &w, const limits *mine, int from, int to)
 {
     typedef tile<T, D> t;
-    SHARED_DYN(T, room);
-    SHARED(int64_t, seen, [WARPS][2]);
-    SHARED(limits, limit, [t::ROWS]);
-    attn_unit u = unit_of(j, blockIdx.y);
-    /* The last queries see the most entries, so their blocks are scheduled first. */
-    int row_in = threadIdx.x / 32 * t::BAND_ROWS + threadIdx.x % 32 / 4;
-    int64_t row0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * t::ROWS + row_in;
-    held<T, D> x = {};
-    sight w;
-    limits *mine = limit + row_in;
-    look<D>(&w, mine, j, u, row0, seen);
-    if (w.to > 0) start_tile<T, D>(room, j, u, w, 0);
-    copies_end_group();
-    x.q_shared = room + 4 * t::SIZE + threadIdx.x / 32 * t::BAND_ROWS * t::STRIDE;
-#pragma unroll
-    for (int i = 0; i < 2 * cut<D>::BANDS; i++) {
-        load_query(x, j, u, row0 + i / 2 * BAND + i % 2 * 8, i / 2, i % 2);
-        x.most[i / 2][i % 2] = -INFINITY;
-    }
     T *now = room, *next = room + 2 * t::SIZE;
-    for (int at = 0; at < w.to; at += t::KEYS) {
-        if (at + t::KEYS < w.to) start_tile<T, D>(next, j, u, w, at + t::KEYS);
+    reset(x);
+    if (from < to) start_tile<T, D>(now, j, u, w, from);
+    copies_end_group();
+    for (int at = from; at < to; at += t::KEYS) {
+        if (at + t::KEYS < to) start_tile<T, D>(next, j, u, w, at + t::KEYS);
         copies_end_group();
         copies_wait<1>();
         __syncthreads();
@@ -319,6 +378,55 @@ template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefil
         __syncthreads();
         T *done = now;
         now = next, next = done;
+    }
+    add_columns(x);
+}
+
+/* parts: room for the parts of each block, in the order of the grid; done: a counter for each list of blocks. With
+ * gridDim.z 1 a block processes all parts, else part blockIdx.z. */
+template <class T, int D>
+static __global__ void __launch_bounds__(BLOCK) prefill_mma_k(attn_args j, float *parts, int *done)
+{
+    typedef tile<T, D> t;
+    SHARED_DYN(T, room);
+    SHARED(int64_t, seen, [WARPS][2]);
+    SHARED(limits, limit, [t::ROWS]);
+    SHARED(float, state, [4 * cut<D>::BANDS * BLOCK]);
+    constexpr int HALVES = 2 * cut<D>::BANDS;
+    attn_unit u = unit_of(j, blockIdx.y);
+    /* The last queries see the most entries, so their blocks are scheduled first. */
+    int row_in = threadIdx.x / 32 * t::BAND_ROWS + threadIdx.x % 32 / 4;
+    int64_t row0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * t::ROWS + row_in;
+    held<T, D> x = {};
+    sight w;
+    limits *mine = limit + row_in;
+    look<D>(&w, mine, j, u, row0, seen);
+    int offset = (int)(w.first % PART), n = w.to == 0 ? 1 : (offset + w.to - 1) / PART + 1;
+    bool split = gridDim.z > 1;
+    if (split && (int)blockIdx.z >= n) return;
+    x.q_shared = room + 4 * t::SIZE + threadIdx.x / 32 * t::BAND_ROWS * t::STRIDE;
+#pragma unroll
+    for (int i = 0; i < HALVES; i++) load_query(x, j, u, row0 + i / 2 * BAND + i % 2 * 8, i / 2, i % 2);
+    const size_t list = blockIdx.y * gridDim.x + blockIdx.x;
+    float *own = split ? parts + list * gridDim.z * t::PART_ROOM : NULL;
+    for (int p = split ? blockIdx.z : 0, end = split ? p + 1 : n; p < end; p++) {
+        sum_part<T, D>(x, room, j, u, w, mine, max(p * PART - offset, 0), min((p + 1) * PART - offset, w.to));
+        float *part = split ? own + p * (size_t)t::PART_ROOM : NULL;
+#pragma unroll
+        for (int i = 0; i < HALVES; i++) {
+            kept_sums place = place_of<T, D>(j, u, row0, part, state, i / 2, i % 2);
+            if (!split && p > 0) join(x, i / 2, i % 2, place, false);
+            if (split ? n > 1 : p + 1 < n) keep(x, i / 2, i % 2, place);
+        }
+    }
+    if (split && n > 1) {
+        if (!is_last(&done[list], n)) return;
+        reset(x);
+        for (int p = 0; p < n; p++)
+#pragma unroll
+            for (int i = 0; i < HALVES; i++)
+                join(x, i / 2, i % 2, place_of<T, D>(j, u, row0, own + p * (size_t)t::PART_ROOM, state, i / 2, i % 2),
+                     true);
     }
     put_out(x, j, u, row0);
 }
@@ -334,8 +442,18 @@ bool attn_mma_fits(const attn_args *j, const attn_job *job)
 template <class T, int D> static cudaError_t prefill(backend *be, const attn_args *j)
 {
     typedef tile<T, D> t;
-    unsigned blocks = cuda_blocks((size_t)j->n_tok * (j->n_heads / j->n_units), t::ROWS);
-    return launch(prefill_mma_k<T, D>, dim3(blocks, (unsigned)j->n_units), dim3(BLOCK), t::BYTES, cuda_stream(be), *j);
+    size_t blocks = cuda_blocks((size_t)j->n_tok * (j->n_heads / j->n_units), t::ROWS), lists = blocks * j->n_units;
+    size_t parts = j->count > PART && lists <= FEW ? (size_t)j->count / PART + 2 : 1;
+    if (lists * parts * t::PART_ROOM > MOST_ROOM) parts = 1;
+    float *room = NULL;
+    int *done = NULL;
+    if (parts > 1) {
+        room = (float *)cuda_room(be, &cuda_of(be)->parts, lists * parts * t::PART_ROOM, sizeof(float), "attention");
+        done = cuda_zeros(be, lists, "attention");
+        if (!room || !done) return cudaSuccess; /* the fault is recorded */
+    }
+    return launch(prefill_mma_k<T, D>, dim3((unsigned)blocks, (unsigned)j->n_units, (unsigned)parts), dim3(BLOCK),
+                  t::BYTES, cuda_stream(be), *j, room, done);
 }
 
 cudaError_t attn_mma_run(backend *be, const attn_args *j, dtype type)

@@ -281,6 +281,34 @@ static void chunks(op_run *x, const int64_t *p)
     free(k), free(v), free(nan);
 }
 
+/* Queries on both sides of entry 4,096, of which most see entries of both sides, at once and in chunks. */
+static void chunks_far(op_run *x, const int64_t *p)
+{
+    op_shape s = {.n_tok = 528,
+                  .kv = 2,
+                  .group = 8,
+                  .dim = (size_t)p[0],
+                  .n = 4360,
+                  .type = (dtype)p[1],
+                  .seen = SEEN_KPOS,
+                  .band = 90,
+                  .rounded = true};
+    attn_job all = op_attn(x, &s), j = all;
+    size_t q_row = 4 * all.n_heads * s.dim;
+    all.out = op_out(x, s.n_tok * q_row, NMSE, allowed(x, &s, true));
+    all.lse = op_out(x, 4 * s.n_tok * all.n_heads, IN, 0);
+    x->be->ops->attn_prefill(x->be, &all);
+    buf out = op_out(x, s.n_tok * q_row, IN, 0), lse = op_out(x, 4 * s.n_tok * all.n_heads, IN, 0);
+    for (size_t t = 0; t < s.n_tok; t += j.n_tok) {
+        j.n_tok = s.n_tok - t < (size_t)p[2] ? s.n_tok - t : (size_t)p[2];
+        j.q = buf_at(all.q, t * q_row), j.qpos = buf_at(all.qpos, 8 * t);
+        j.out = buf_at(out, t * q_row), j.lse = buf_at(lse, 4 * t * all.n_heads);
+        x->be->ops->attn_prefill(x->be, &j);
+    }
+    op_same(x, all.out, out, s.n_tok * q_row, "chunks");
+    op_same(x, all.lse, lse, 4 * s.n_tok * all.n_heads, "chunks' lse");
+}
+
 /* Sequences of other lengths, row types, kv heads and lists in one call, more than a launch takes: the bits of each
  * alone. */
 static void batch(op_run *x, const int64_t *p)
@@ -535,6 +563,14 @@ static const op_test tests[] = {
      {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, FORMS, OP_P(1, 2, 4), OP_BOOL}},
     {"prefill, queries beyond f16", wide_queries, 2, 1, 0, {OP_BOOL}},
     {"prefill in chunks", chunks, 36, 7, 0, {OP_P(1, 7, 33, 64), OP_P(40, 64), OP_TYPES, OP_P(0, 30, 90)}},
+    {"prefill in chunks, many keys", chunks_far, 4, 2, 3, {OP_P(64, 128), OP_P(DT_F16, DT_BF16), OP_P(100, 300)}},
+    {"prefill of few queries, many keys",
+     prefill,
+     6,
+     3,
+     5,
+     {TENSOR_DIMS, OP_P(1, 3), OP_P(4097, 8300), OP_P(DT_F16, DT_BF16), LISTS, SEEN, OP_P(0, 4200), NONE, OP_P(1, 5),
+      OP_P(1)}},
     {"decode, a batch", batch, 12, 3, 0, {OP_P(0, 1, 2), OP_P(1, 3, 4), OP_P(24, 5000)}},
     {"decode, queries of one sequence",
      together,
