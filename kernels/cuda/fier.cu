@@ -208,6 +208,12 @@ template <class T> static __device__ __forceinline__ const T *levels_of(const on
     return (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
 }
 
+/* Returns the floats of a table of G queries for one value of two bits. */
+static __host__ __device__ __forceinline__ int step_of(int words, int G)
+{
+    return (words * WORD / 2 + 1) * G;
+}
+
 /* A warp's tables for scoring a group of tokens with G queries: a, and for each pair of channels the sum for each value
  * of its two bits. The sums of two bits are `step` floats apart, in separate banks, so that lanes do not conflict. */
 template <class T, int G> struct float_sums {
@@ -215,11 +221,6 @@ template <class T, int G> struct float_sums {
     float *sums; /* [4][pairs][G] in shared memory, rows of `step` */
     int step;
     float a[G];
-
-    static __host__ __device__ __forceinline__ int step_of(int words)
-    {
-        return (words * WORD / 2 + 1) * G;
-    }
 
     /* Sets the sums of one pair of channels for each value of its two bits. */
     __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n) const
@@ -276,9 +277,8 @@ template <class T, int G> struct float_sums {
     }
 };
 
-/* The same in integers, on tensor cores: bits times weights u_c p_c of at most 127 * 127. A weight is 256 times one
- * byte plus another, which are two columns of a product. 4 queries thus have 8 columns, and the sums are exact. A warp
- * has its 32 tokens as rows. */
+/* The same in integers, on tensor cores: levels u_c of the channels whose bits are set, at most 127, times queries p_c
+ * of at most 127. The sums are exact. A warp has its 32 tokens as rows, and up to 8 queries as columns. */
 template <class T, int G> struct whole_sums {
     const ones &x;
     unsigned *u;          /* [words][8]: u of 4 channels each, of a warp's group */
@@ -308,51 +308,37 @@ template <class T, int G> struct whole_sums {
         __syncwarp();
     }
 
-    /* Returns the 4 channels of this lane for its column. */
-    __device__ __forceinline__ unsigned weights(int at, int n) const
+    /* Returns the bytes of v whose bits are set. */
+    static __device__ __forceinline__ unsigned where(unsigned bits, unsigned v)
     {
-        int column = threadIdx.x % 32 / 4, head = min(column / 2, n - 1);
-        unsigned of_levels = u[at], of_query = p[head * x.words * 8 + at], out = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int y = (int)(of_levels >> 8 * i & 255) * (int)(signed char)(of_query >> 8 * i & 255);
-            out |= ((unsigned)(column % 2 ? y : (y + 128) >> 8) & 255) << 8 * i;
-        }
-        return out;
-    }
-
-    /* Expands four bits to four bytes. */
-    static __device__ __forceinline__ unsigned spread(unsigned bits)
-    {
-        return (bits & 15) * 0x00204081u & 0x01010101u;
+        return ((bits & 15) * 0x00204081u & 0x01010101u) * 255 & v;
     }
 
     /* Writes s, the scores of this lane's token if it is in the group; word: the warp's words, [words][WORD]. */
     __device__ __forceinline__ void estimate(float s[G], const uint32_t *word, bool mine, int n) const
     {
-        int sum[2][4] = {}, lane = threadIdx.x % 32, y[4];
+        int sum[2][4] = {}, lane = threadIdx.x % 32, t = lane % 4;
+        const unsigned *query = p + min(lane / 4, n - 1) * x.words * 8 + t;
         for (int w = 0; w < x.words; w++) {
-            unsigned b[2] = {weights(w * 8 + lane % 4, n), weights(w * 8 + 4 + lane % 4, n)};
+            const unsigned b[2] = {query[8 * w], query[8 * w + 4]}, lo = u[8 * w + t], hi = u[8 * w + 4 + t];
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 int d[4];
-                unsigned upper = word[w * WORD + 16 * tile + lane / 4] >> 4 * (lane % 4);
-                unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] >> 4 * (lane % 4);
-                unsigned bits[4] = {spread(upper), spread(lower), spread(upper >> 16), spread(lower >> 16)};
-                mma_bytes(d, bits, b, 0);
+                unsigned upper = word[w * WORD + 16 * tile + lane / 4] >> 4 * t;
+                unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] >> 4 * t;
+                unsigned rows[4] = {where(upper, lo), where(lower, lo), where(upper >> 16, hi), where(lower >> 16, hi)};
+                mma_bytes(d, rows, b, 0);
 #pragma unroll
                 for (int i = 0; i < 4; i++) sum[tile][i] += d[i];
             }
         }
-        /* A lane has four tokens, 8 apart, of one query. */
-#pragma unroll
-        for (int r = 0; r < 4; r++) y[r] = 256 * sum[r / 2][r % 2 * 2] + sum[r / 2][r % 2 * 2 + 1];
+        /* A lane has four tokens, 8 apart, of two queries. */
 #pragma unroll
         for (int g = 0; g < G; g++) {
             int mine_of = 0;
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                int other = __shfl_sync(ALL_LANES, y[r], lane % 8 * 4 + g);
+                int other = __shfl_sync(ALL_LANES, sum[r / 2][r % 2 * 2 + g % 2], lane % 8 * 4 + g / 2);
                 if (r == lane / 8) mine_of = other;
             }
             float scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest[min(g, n - 1)], 127));
@@ -483,7 +469,7 @@ static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part
 
 /* A grid row has `group` heads of a job that share the bits of one KV head, G at a time. A warp has 32 columns: tokens,
  * or those of the list that the heads follow (groups.cuh). */
-template <class T, int G>
+template <class T, int G, bool BYTES>
 static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     score_k(job_list<fier_scores> jobs, int group, vote_room votes)
 {
@@ -500,13 +486,13 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     bool inside = column >= in.first && column < in.end, blank = j.of.group && column < in.n * in.per;
     int64_t token = !inside ? 0 : j.of.group ? item_of(in, column) : column;
     lane_token l = {(int)token, inside};
-    int step = float_sums<T, G>::step_of(x.words), warp = threadIdx.x / 32;
+    int step = step_of(x.words, G), warp = threadIdx.x / 32;
     score_room at = score_room_of(x, group, step);
     uint32_t *word = (uint32_t *)mine + at.words + warp * x.words * WORD;
     stage_words(word + threadIdx.x % 32, x, head, l);
     for (int i = threadIdx.x; i < group * x.dim; i += VOTE_ITEMS) mine[i] = j.q[(size_t)blockIdx.y * group * x.dim + i];
     __syncthreads();
-    if (x.bytes) {
+    if (BYTES) {
         round_queries((signed char *)(mine + at.rounded), mine + at.largest, mine, group, x);
         __syncthreads();
     }
@@ -516,7 +502,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
         int n = min(G, group - h);
         float s[G];
         for (int i = 0; i < G; i++) s[i] = -INFINITY;
-        if (x.bytes) {
+        if constexpr (BYTES) {
             whole_sums<T, G> t = {x,
                                   (unsigned *)mine + at.first + warp * at.per_warp,
                                   (const unsigned *)mine + at.rounded + h * x.words * 8,
@@ -574,12 +560,13 @@ static combine_job votes_of(const score_job &j)
             .scale = j.scale};
 }
 
-template <class T, int G>
+template <class T, int G, bool BYTES>
 static cudaError_t score(backend *be, dim3 grid, const job_list<fier_scores> &list, size_t group, const vote_room &v)
 {
     const ones &x = list.job[0].x;
-    size_t room = (size_t)score_room_of(x, (int)group, float_sums<T, G>::step_of(x.words)).all;
-    return launch(score_k<T, G>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group, v);
+    size_t room = (size_t)score_room_of(x, (int)group, step_of(x.words, G)).all;
+    return launch(score_k<T, G, BYTES>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group,
+                  v);
 }
 
 static void score_list(backend *be, const score_job *jobs, size_t n, int64_t most)
@@ -592,9 +579,13 @@ static void score_list(backend *be, const score_job *jobs, size_t n, int64_t mos
         by_type(x->type, [&](auto t) {
             typedef decltype(t) T;
             dim3 grid(cuda_blocks((size_t)max(most, (int64_t)1), VOTE_ITEMS), (unsigned)parts, m);
-            cudaError_t rc = group == 1   ? score<T, 1>(be, grid, list, group, v)
-                             : group == 2 ? score<T, 2>(be, grid, list, group, v)
-                                          : score<T, 4>(be, grid, list, group, v);
+            bool bytes = x->products == FIER_INT8;
+            cudaError_t rc = bytes && group > 4   ? score<T, 8, true>(be, grid, list, group, v)
+                             : bytes && group > 2 ? score<T, 4, true>(be, grid, list, group, v)
+                             : bytes              ? score<T, 2, true>(be, grid, list, group, v)
+                             : group == 1         ? score<T, 1, false>(be, grid, list, group, v)
+                             : group == 2         ? score<T, 2, false>(be, grid, list, group, v)
+                                                  : score<T, 4, false>(be, grid, list, group, v);
             cuda_check(be, rc, "fier.score [%zu, %zu], up to %lld tokens", jobs->n_heads, x->head_dim, (long long)most);
         });
     });
