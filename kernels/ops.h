@@ -83,6 +83,7 @@ typedef struct {
  * norm  p not NULL: the jobs multiply rmsnorm(x) of this weight and eps. room [n, cols] f32 is work space.
  * gated two jobs of one shape, gate and up. The first's out is swiglu of both, the second's is undefined afterwards.
  * into  [n, w.rows] f32, for one job. p not NULL: out is summed over the ranks and added to into, then undefined.
+ * spent nothing reads x afterwards, and it becomes undefined.
  * No other buffer is written, and none twice. into may be x if there is no norm. */
 typedef struct {
     const linear_job *jobs;
@@ -95,6 +96,7 @@ typedef struct {
     buf room;
     bool gated;
     buf into;
+    bool spent;
 } projection;
 
 /* Quantized rows: n_kv_heads regions of `cap` rows of codes. A pair (a, b) of f16 numbers gives x = a + code * b, with

@@ -277,7 +277,15 @@ void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok)
 
 void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linear_job *jobs, size_t n_jobs, bool gated)
 {
-    const projection p = {jobs, n_jobs, x, n, d->opt.exact, norm, d->m->config.rms_eps, d->xn, gated, {NULL}};
+    const projection p = {.jobs = jobs,
+                          .n_jobs = n_jobs,
+                          .x = x,
+                          .n = n,
+                          .exact = d->opt.exact,
+                          .norm = norm,
+                          .eps = d->m->config.rms_eps,
+                          .room = d->xn,
+                          .gated = gated};
     d->be->ops->project(d->be, &p);
 }
 
@@ -285,7 +293,8 @@ void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias, weigh
 {
     const backend_ops *o = d->be->ops;
     const linear_job to_x = {d->xn, w, bias};
-    const projection p = {.jobs = &to_x, .n_jobs = 1, .x = x, .n = n, .exact = d->opt.exact, .into = d->x};
+    const projection p = {
+        .jobs = &to_x, .n_jobs = 1, .x = x, .n = n, .exact = d->opt.exact, .into = d->x, .spent = true};
     if (!post.p.p) {
         o->project(d->be, &p);
         return;

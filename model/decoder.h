@@ -71,7 +71,8 @@ void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok);
 void decoder_scale_queries(const decoder *d, buf q, size_t n);
 /* Multiplies n rows x, normalized by `norm`, by the matrices of jobs. gated: see `projection`. */
 void decoder_project(const decoder *d, buf x, size_t n, weight norm, const linear_job *jobs, size_t n_jobs, bool gated);
-/* Adds the product of n rows x with w, and the bias, to d->x. post: norm of the sum of both; p NULL: none. */
+/* Adds the product of n rows x with w, and the bias, to d->x; x is then undefined. post: norm of the sum of both; p
+ * NULL: none. */
 void decoder_add(const decoder *d, buf x, size_t n, weight w, weight bias, weight post);
 
 /* Runs the layers over the step's rows. Expects d->ids, pos, freq and table to be set. Leaves the hidden states in

@@ -37,6 +37,13 @@ typedef struct {
     dtype norm_type;
 } cuda_heads;
 
+/* A gate whose swiglu with up, in place, is deferred (linear.cu). up NULL: none. */
+typedef struct {
+    float *gate;
+    const float *up;
+    size_t n;
+} cuda_gated;
+
 typedef struct {
     cudaStream_t stream;
     int device, n_sm;
@@ -63,6 +70,7 @@ typedef struct {
     cuda_gemm *gemm;       /* NULL: no cublasLt; our own kernels also process prompts */
     cuda_heads deferred[CUDA_DEFERRED];
     int n_deferred;
+    cuda_gated gated;
     const char *last; /* last op queued, since a fault may appear later */
     char name[16];
 } cuda_ctx;
@@ -79,12 +87,14 @@ static inline cudaStream_t cuda_stream(backend *be)
 
 /* Makes the backend's device the current one of the calling thread: each thread starts with device 0. */
 void cuda_use_device(backend *be);
-/* Queues the work deferred by heads.cu. */
+/* Queue the work deferred by heads.cu and linear.cu. Of both, the latter comes first. */
 void cuda_queue_deferred(backend *be);
+void cuda_queue_gated(backend *be);
 /* Every call of the backend that reaches CUDA begins with this one, mostly through cuda_begin or cuda_step_end. */
 static inline void cuda_enter(backend *be)
 {
     cuda_use_device(be);
+    cuda_queue_gated(be);
     cuda_queue_deferred(be);
 }
 /* Defers the norm of n rows of w.cols elements each, in place. Returns false if it cannot be deferred. */
@@ -182,8 +192,9 @@ const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t c
 /* Replaces x [n] on the device by the sum over the ranks, within an op that has begun. */
 void cuda_sum(backend *be, float *x, size_t n);
 /* Multiplies at most MOST_JOBS weights of one type: weights in blocks, or a few rows of x with other weights. Norm,
- * gate and sum are included where these kernels support that number of rows and the call is aligned. */
-void cuda_linear_qblocks(backend *be, const projection *c);
+ * gate and sum are included where these kernels support that number of rows and the call is aligned. up not NULL, for
+ * many rows without a norm: x is swiglu of c->x and up. */
+void cuda_linear_qblocks(backend *be, const projection *c, const float *up);
 /* Returns an upper bound of the floats of scratch for products with n rows of cols numbers. */
 size_t cuda_linear_room(size_t n, size_t cols, bool exact);
 void cuda_few(backend *be, const projection *c);

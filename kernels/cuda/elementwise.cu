@@ -114,12 +114,22 @@ static __global__ void swiglu_k(float *out, const float *gate, const float *up, 
     if (i < n) out[i] = swiglu_of(gate[i], up[i]);
 }
 
+static void run_swiglu(backend *be, float *out, const float *gate, const float *up, size_t n)
+{
+    cudaError_t rc = launch(swiglu_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), out, gate, up, n);
+    cuda_check(be, rc, "swiglu [%zu]", n);
+}
+
 void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
 {
-    if (n == 0 || !cuda_begin(be, "swiglu")) return;
-    cudaError_t rc = launch(swiglu_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
-                            ptr<float>(gate), ptr<float>(up), n);
-    cuda_check(be, rc, "swiglu [%zu]", n);
+    if (n > 0 && cuda_begin(be, "swiglu")) run_swiglu(be, ptr<float>(out), ptr<float>(gate), ptr<float>(up), n);
+}
+
+void cuda_queue_gated(backend *be)
+{
+    const cuda_gated g = cuda_of(be)->gated;
+    cuda_of(be)->gated.up = NULL;
+    if (g.up && be->fault.code == ST_OK) run_swiglu(be, g.gate, g.gate, g.up, g.n);
 }
 
 static __global__ void gate_k(float *x, const float *gate, size_t n)

@@ -9,9 +9,9 @@
 
 /* ---- many rows, by the library ---- */
 
-/* x as given; norm NULL: no norm. */
+/* x as given; norm NULL: no norm. up not NULL: x is the gate of up. */
 typedef struct {
-    const float *x;
+    const float *x, *up;
     size_t cols;
     const void *norm;
     dtype norm_type;
@@ -24,10 +24,12 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *ou
     SHARED(float, part, [WARPS]);
     SHARED(float, squares, [WARPS]);
     SHARED(float, by, [1]);
-    const float *in = x.x + blockIdx.x * x.cols;
+    const float *in = x.x + blockIdx.x * x.cols, *up = x.up + blockIdx.x * x.cols;
     float most = 0, s = 1;
     if (x.norm) norm_scale(by, squares, in, x.cols, x.eps);
-    auto number = [&](size_t c) { return x.norm ? normed(in[c], by[0], element(x.norm, x.norm_type, c)) : in[c]; };
+    auto number = [&](size_t c) {
+        return x.norm ? normed(in[c], by[0], element(x.norm, x.norm_type, c)) : x.up ? swiglu_of(in[c], up[c]) : in[c];
+    };
     if (scale) {
         for (size_t c = threadIdx.x; c < x.cols; c += BLOCK) most = fmaxf(most, fabsf(number(c)));
         most = block_max(most, part);
@@ -37,19 +39,37 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *ou
     for (size_t c = threadIdx.x; c < x.cols; c += BLOCK) put_f32(&out[blockIdx.x * x.cols + c], number(c) * s);
 }
 
-static __global__ void finish_k(float *out, const float *scale, const void *bias, dtype bias_type, size_t rows,
-                                size_t all)
+/* A product of `all` numbers in rows of `rows`, to be scaled and to get its bias; bias NULL: none. */
+typedef struct {
+    float *out;
+    const void *bias;
+    dtype bias_type;
+    size_t rows, all;
+} unfinished;
+
+static __global__ void finish_k(job_list<unfinished> jobs, const float *scale)
 {
+    const unfinished &j = jobs.job[blockIdx.y];
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i < all) out[i] = out[i] * (scale ? scale[i / rows] : 1) + (bias ? element(bias, bias_type, i % rows) : 0);
+    if (i >= j.all) return;
+    j.out[i] = j.out[i] * (scale ? scale[i / j.rows] : 1) + (j.bias ? element(j.bias, j.bias_type, i % j.rows) : 0);
+}
+
+static void finish_many(backend *be, const job_list<unfinished> &jobs, unsigned n, const float *scale)
+{
+    size_t most = 0;
+    for (unsigned i = 0; i < n; i++) most = max(most, jobs.job[i].all);
+    if (n == 0) return;
+    cudaError_t rc = launch(finish_k, dim3(cuda_blocks(most, BLOCK), n), dim3(BLOCK), 0, cuda_stream(be), jobs, scale);
+    cuda_check(be, rc, "linear: bias [%zu]", most);
 }
 
 /* Returns x in the type that the library reads; *scale is NULL if there is no scale. */
-static const void *round_x(backend *be, const projection *c, float **scale)
+static const void *round_x(backend *be, const projection *c, const float *up, float **scale)
 {
     size_t n = c->n, cols = c->jobs[0].w.cols, halves = (n * cols + 1) / 2; /* in floats */
     dtype t = c->jobs[0].w.type;
-    plain_x x = {ptr<float>(c->x), cols, c->norm.p.p, c->norm.type, c->eps};
+    plain_x x = {ptr<float>(c->x), up, cols, c->norm.p.p, c->norm.type, c->eps};
     *scale = NULL;
     if (t == DT_F32) return x.x;
     float *room = (float *)cuda_room(be, &cuda_of(be)->rounded, halves + n, sizeof(float), "rounded activations");
@@ -75,19 +95,23 @@ static void multiply_ours(backend *be, const projection *c, const linear_job *j)
     if (cuda_begin(be, "linear")) cuda_few(be, &one);
 }
 
-/* Applies the norm and computes the products, without gate and sum; with add, a single product without bias is added to
- * c->into. */
-static void multiply_many(backend *be, const projection *c, bool add)
+/* Applies the norm, or the gate of x and up, and computes at most MOST_JOBS products, without gate and sum; with add, a
+ * single product without bias is added to c->into. */
+static void multiply_many(backend *be, const projection *c, const float *up, bool add)
 {
     float *scale;
+    job_list<unfinished> rest = {};
+    unsigned n_rest = 0;
     size_t n = c->n, cols = c->jobs[0].w.cols;
-    const void *in = round_x(be, c, &scale);
+    const void *in = round_x(be, c, up, &scale);
     for (size_t i = 0; in && i < c->n_jobs; i++) {
         const linear_job *j = &c->jobs[i];
         size_t all = n * j->w.rows;
         float *out = ptr<float>(add ? c->into : j->out);
         int rc = cuda_gemm_run(cuda_of(be)->gemm, out, add, in, j->w.p.p, j->w.type, n, j->w.rows, cols);
         if (rc == CUDA_GEMM_REFUSED) {
+            if (up) cuda_swiglu(be, c->x, c->x, (buf){(unsigned char *)up}, n * cols);
+            up = NULL;
             multiply_ours(be, c, j);
             if (add) cuda_add(be, c->into, j->out, all);
             continue;
@@ -97,12 +121,9 @@ static void multiply_many(backend *be, const projection *c, bool add)
                     j->w.rows, cols, rc);
             return;
         }
-        if (!scale && !j->bias.p.p) continue;
-        cudaError_t launched =
-            launch(finish_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(j->out), scale,
-                   (const void *)j->bias.p.p, j->bias.type, j->w.rows, all);
-        cuda_check(be, launched, "linear: bias [%zu, %zu]", n, j->w.rows);
+        if (scale || j->bias.p.p) rest.job[n_rest++] = {out, j->bias.p.p, j->bias.type, j->w.rows, all};
     }
+    finish_many(be, rest, n_rest, scale);
 }
 
 /* ---- calls ---- */
@@ -113,12 +134,12 @@ static bool by_library(const backend *be, const projection *c, dtype t)
     return !dtype_in_qblocks(t) && c->n > most_x(t) && !c->exact && ((const cuda_ctx *)be->ctx)->gemm;
 }
 
-/* Multiplies in one launch, or one per job; all weights have one type. */
-static void multiply(backend *be, const projection *c)
+/* Multiplies in one launch, or one per job; all weights have one type. up: see take_gate. */
+static void multiply(backend *be, const projection *c, const float *up)
 {
     dtype t = c->jobs[0].w.type;
-    if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c);
-    else if (by_library(be, c, t)) multiply_many(be, c, false);
+    if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c, up);
+    else if (by_library(be, c, t)) multiply_many(be, c, up, false);
     else cuda_few(be, c);
 }
 
@@ -127,8 +148,9 @@ void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size
     if (n == 0 || !cuda_begin(be, "linear")) return;
     for (size_t i = 0, k; i < n_jobs; i += k) {
         for (k = 1; i + k < n_jobs && k < MOST_JOBS && jobs[i + k].w.type == jobs[i].w.type;) k++;
-        projection c = {jobs + i, k, x, n, exact, {}, 0, {}, false, {}};
-        multiply(be, &c);
+        projection c = {};
+        c.jobs = jobs + i, c.n_jobs = k, c.x = x, c.n = n, c.exact = exact;
+        multiply(be, &c, NULL);
     }
 }
 
@@ -159,26 +181,55 @@ static bool adds(const backend *be, const projection *c)
            j->w.type != DT_F16 && !((const cuda_ctx *)be->ctx)->nccl && by_library(be, c, j->w.type);
 }
 
+/* True if x is converted to 8 or 16 bits before many rows are multiplied. */
+static bool converts(const backend *be, const projection *c)
+{
+    dtype t = c->jobs[0].w.type;
+    return alike(c) && (dtype_in_qblocks(t) ? c->n > most_x(t) && !c->exact : t != DT_F32 && by_library(be, c, t));
+}
+
+/* Returns `up` of a deferred gate that is x of this call, to be applied while x is converted; NULL: there is none. */
+static const float *take_gate(backend *be, const projection *c)
+{
+    cuda_gated *g = &cuda_of(be)->gated;
+    const float *up = g->up;
+    if (!up || !c->spent || c->norm.p.p || g->gate != ptr<float>(c->x) || g->n != c->n * c->jobs[0].w.cols ||
+        !converts(be, c))
+        return NULL;
+    g->up = NULL;
+    return up;
+}
+
+/* Multiplies many rows whose norm or gate is applied while they are converted. */
+static void convert_and_multiply(backend *be, const projection *c, const float *up)
+{
+    projection plain = *c;
+    plain.gated = false, plain.into.p = NULL;
+    if (cuda_begin(be, "project")) multiply(be, &plain, up);
+}
+
 void cuda_project(backend *be, const projection *c)
 {
     const linear_job *j = c->jobs;
     dtype t = j->w.type;
     size_t all = c->n * j->w.rows;
     if (c->n > 0 && at_once(be, c)) {
-        if (cuda_begin(be, "project")) multiply(be, c);
+        if (cuda_begin(be, "project")) multiply(be, c, NULL);
         return;
     }
+    const float *up = c->n > 0 ? take_gate(be, c) : NULL;
     if (c->n > 0 && adds(be, c)) {
-        if (cuda_begin(be, "project")) multiply_many(be, c, true);
+        if (cuda_begin(be, "project")) multiply_many(be, c, up, true);
         return;
     }
-    if (c->norm.p.p && t != DT_F32 && alike(c) && by_library(be, c, t)) {
-        if (cuda_begin(be, "project")) multiply_many(be, c, false); /* norms x while converting it */
+    if (up || (c->norm.p.p && c->n > 0 && !dtype_in_qblocks(t) && converts(be, c))) {
+        convert_and_multiply(be, c, up);
     } else {
         if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
         cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);
     }
-    if (c->gated) cuda_swiglu(be, j[0].out, j[0].out, j[1].out, all);
+    if (c->gated && c->n > 0 && converts(be, c)) cuda_of(be)->gated = {ptr<float>(j[0].out), ptr<float>(j[1].out), all};
+    else if (c->gated) cuda_swiglu(be, j[0].out, j[0].out, j[1].out, all);
     if (!c->into.p) return;
     cuda_all_reduce(be, j->out, all);
     cuda_add(be, c->into, j->out, all);

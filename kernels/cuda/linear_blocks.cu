@@ -12,9 +12,10 @@ enum {
 
 /* ---- x in blocks ---- */
 
-/* Rows of x, with a norm if norm is not NULL. Scales are stored as [blocks][padded]. */
+/* Rows of x, with a norm if norm is not NULL, as a gate of up if up is not NULL. Scales are stored as
+ * [blocks][padded]. */
 typedef struct {
-    const float *x;
+    const float *x, *up;
     size_t cols, blocks, padded;
     const void *norm;
     dtype norm_type;
@@ -44,6 +45,7 @@ static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, flo
     float v = c < x.cols ? in[c] : 0;
     size_t at = row * x.blocks * QBLOCK_COLS + c;
     if (x.norm && c < x.cols) v = normed(v, by[0], element(x.norm, x.norm_type, c));
+    if (x.up && c < x.cols) v = swiglu_of(v, x.up[row * x.cols + c]);
     if (!code) {
         padded[at] = v;
         return;
@@ -281,13 +283,13 @@ template <dtype TYPE> static cudaError_t few(backend *be, const products *p, uns
 /* ---- calls ---- */
 
 /* Quantizes all rows of x to 8 bits with scales per block, padded as these kernels or gemm_blocks read them. */
-static cudaError_t round_x(backend *be, products *p, const projection *c, float *at, size_t padded)
+static cudaError_t round_x(backend *be, products *p, const projection *c, const float *up, float *at, size_t padded)
 {
     const weight *w = &c->jobs[0].w;
     size_t blocks = qblock_count(w->cols);
     int8_t *code = c->exact ? NULL : (int8_t *)at;
     float *scale = at + c->n * blocks * WORDS;
-    x_rows x = {ptr<float>(c->x), w->cols, blocks, padded, c->norm.p.p, c->norm.type, c->eps};
+    x_rows x = {ptr<float>(c->x), up, w->cols, blocks, padded, c->norm.p.p, c->norm.type, c->eps};
     p->x = at;
     p->n = c->n;
     p->cols = blocks * QBLOCK_COLS;
@@ -338,7 +340,7 @@ size_t cuda_linear_room(size_t n, size_t cols, bool exact)
     return max(room_of(n, scales_padded(n), cols, exact), (n * cols + 1) / 2 + n);
 }
 
-void cuda_linear_qblocks(backend *be, const projection *c)
+void cuda_linear_qblocks(backend *be, const projection *c, const float *up)
 {
     const weight *w = &c->jobs[0].w;
     bool many = c->n > most_x(w->type) && !c->exact;
@@ -351,7 +353,7 @@ void cuda_linear_qblocks(backend *be, const projection *c)
     cudaError_t rc = cudaSuccess;
     if (many || !rounds_itself(be, &p, c, tiles)) {
         float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
-        if (at) rc = round_x(be, &p, c, at, padded);
+        if (at) rc = round_x(be, &p, c, up, at, padded);
         if (!at || !cuda_check(be, rc, "linear: rounding [%zu, %zu]", c->n, w->cols)) return;
     }
     if (many) rc = multiply_many(be, &p, c);

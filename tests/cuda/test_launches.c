@@ -83,21 +83,21 @@ static void count(const step_case *c)
 }
 
 /* Counts the launches of a layer in a chunk of a prompt. The library adds a product to what is there. */
-static void count_prompt(const char *name, long most)
+static void count_prompt(const char *name, dtype held, long most)
 {
     static float logits[U_VOCAB];
-    const step_case c = {name, "full", 1, most, DT_BF16};
+    const step_case c = {name, "full", 1, most, held};
     engine_parts p;
     session *s = NULL;
     long at[2] = {0};
     err e = {0};
-    if (is_ok(open_as(&p, &c, &e), &e, "%s", name)) {
+    if (is_ok(open_as(&p, &c, &e), &e, "%s in %s", name, dtype_name(held))) {
         status st = session_new(&s, &p, c.strategy, "f16", N_PROMPT, &e);
         attn_watch(decoder_attn_work(p.dec), note, at);
         if (st == ST_OK) st = live(s, N_PROMPT, 0, logits, &e);
         attn_watch(decoder_attn_work(p.dec), NULL, NULL);
         is_ok(st, &e, "a prompt of %d tokens", N_PROMPT);
-        printf("# launches: %s, prompt: %ld\n", name, at[1] - at[0]);
+        printf("# launches: %s in %s, prompt: %ld\n", name, dtype_name(held), at[1] - at[0]);
         ok(at[1] - at[0] > 0 && at[1] - at[0] <= most, "%s, prompt: %ld launches a layer, at most %ld", name,
            at[1] - at[0], most);
         session_free(s);
@@ -108,7 +108,9 @@ static void count_prompt(const char *name, long most)
 int main(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) count(&cases[i]);
-    count_prompt("qwen3-bf16", 15);
-    count_prompt("llama31-bf16-untied-sharded", 15);
+    count_prompt("qwen3-bf16", DT_BF16, 14);
+    count_prompt("qwen3-bf16", DT_Q8, 18);
+    count_prompt("qwen2-f16", DT_F16, 20);
+    count_prompt("llama31-bf16-untied-sharded", DT_BF16, 14);
     return tap_done();
 }

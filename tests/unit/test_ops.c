@@ -431,6 +431,37 @@ static void project(op_run *x, const int64_t *p)
         op_same(x, q.job[k].out, alone[k].out, 4 * q.n * q.m[k], "a product");
 }
 
+/* A gated projection and one of its result have the bits of the ops one after the other. p: columns, rows of x, types
+ * of the first two weights and of the third, exact, another op between. */
+static void feed_forward(op_run *x, const int64_t *p)
+{
+    const backend_ops *o = x->be->ops;
+    const dtype first = (dtype)p[2], second = (dtype)p[3];
+    const bool exact = p[4];
+    product q = product_of(x, (size_t)p[1], 40, (size_t)p[0], first, dtype_in_qblocks(first) ? DT_F32 : first, false),
+            r = product_of(x, (size_t)p[1], 40, 40, second, dtype_in_qblocks(second) ? DT_F32 : second, false);
+    const bool many = q.n > alike(first) || q.n > alike(second);
+    const size_t all = 40 * q.n, bytes = 4 * all;
+    float *f = random_f32(&x->r, all);
+    buf to = op_inout(x, f, bytes, NMSE, many ? 1e-4 : 1e-10), sum = op_out(x, bytes, IN, 0);
+    buf gate = op_out(x, bytes, IN, 0), up = op_out(x, bytes, IN, 0), out = op_out(x, bytes, IN, 0);
+    free(f);
+    x->any_bits = many;
+    o->copy(x->be, sum, to, bytes);
+    q.job[0].out = gate, q.job[1].out = up, r.job[0].out = out;
+    o->linear(x->be, q.job, 2, q.x, q.n, exact);
+    o->swiglu(x->be, gate, gate, up, all);
+    o->linear(x->be, r.job, 1, gate, q.n, exact);
+    o->add(x->be, sum, out, all);
+    const projection gated = {.jobs = q.job, .n_jobs = 2, .x = q.x, .n = q.n, .exact = exact, .gated = true};
+    const projection down = {
+        .jobs = r.job, .n_jobs = 1, .x = gate, .n = q.n, .exact = exact, .into = to, .spent = true};
+    o->project(x->be, &gated);
+    if (p[5]) o->add(x->be, out, gate, all);
+    o->project(x->be, &down);
+    op_same(x, to, sum, bytes, "op by op");
+}
+
 /* Projections of unlike sizes and types run together with the bits of each alone; those of more rows than the library
  * takes among them. p: columns, most rows of x, type of the weights of every other one, exact, gated. */
 static void project_each(op_run *x, const int64_t *p)
@@ -579,6 +610,13 @@ static const op_test tests[] = {
      59,
      {OP_P(1, 8, 31, 64, 72, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16, 33), OP_P(40),
       OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_P(0, 1, 2, 3, 4, 5), OP_BOOL, OP_TYPES}},
+    {"feed_forward",
+     feed_forward,
+     60,
+     5,
+     19,
+     {OP_P(1, 31, 64, 72), OP_P(3, 9, 17, 33, 130), OP_P(DT_F32, DT_F16, DT_BF16, DT_BF16, DT_Q8, DT_Q4),
+      OP_P(DT_F32, DT_F16, DT_BF16, DT_BF16, DT_Q8, DT_Q4), OP_BOOL, OP_BOOL}},
     {"project_each",
      project_each,
      40,
