@@ -98,6 +98,16 @@ void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, 
 
 /* Returns the parts (tile_linear) by which the level multiplies weights of this type by tiles; 0: it does not. */
 size_t cpu_tile_parts(const cpu_kernels *k, dtype t);
+/* Returns the rows [r0, r1) of a job that lie in units [from, to) of the concatenated outputs of all jobs, each unit
+ * `unit` rows; false: none. base: units of the jobs before it, advanced past this one. */
+static inline bool cpu_job_rows(size_t *r0, size_t *r1, size_t *base, size_t rows, size_t unit, size_t from, size_t to)
+{
+    size_t units = (rows + unit - 1) / unit, a = from > *base ? from - *base : 0, b = to > *base ? to - *base : 0;
+    *base += units;
+    *r0 = a * unit;
+    *r1 = b < units ? b * unit : rows;
+    return a < units && a < b;
+}
 /* Computes jobs of types with equal parts on one x [n, cols], whose columns are in their order. */
 void cpu_linear_tiles(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n);
 

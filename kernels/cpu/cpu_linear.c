@@ -60,14 +60,9 @@ static void job_span(const product *p, const slice *s, const linear_job *j, size
 /* Computes groups [from, to) of QBLOCK_ROWS rows of the concatenated outputs of all jobs. */
 static void jobs_span(const product *p, const slice *s, size_t from, size_t to)
 {
-    size_t base = 0;
-    for (const linear_job *j = s->jobs; j < s->jobs + s->n_jobs; j++) {
-        size_t groups = qblock_groups(j->w.rows), rows = j->w.rows;
-        size_t a = from > base ? from - base : 0, b = to > base ? to - base : 0;
-        if (b > groups) b = groups;
-        if (a < b) job_span(p, s, j, a * QBLOCK_ROWS, b * QBLOCK_ROWS < rows ? b * QBLOCK_ROWS : rows);
-        base += groups;
-    }
+    size_t base = 0, r0, r1;
+    for (const linear_job *j = s->jobs; j < s->jobs + s->n_jobs; j++)
+        if (cpu_job_rows(&r0, &r1, &base, j->w.rows, QBLOCK_ROWS, from, to)) job_span(p, s, j, r0, r1);
 }
 
 static size_t slice_groups(const slice *s)

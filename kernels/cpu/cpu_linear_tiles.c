@@ -42,16 +42,11 @@ static void job_span(const product *p, const linear_job *j, float *work, size_t 
 /* Computes this thread's strips of the concatenated outputs of all jobs. */
 static void jobs_span(const product *p, float *work)
 {
-    size_t from, to, all = 0, base = 0;
+    size_t from, to, all = 0, base = 0, r0, r1;
     for (size_t j = 0; j < p->n_jobs; j++) all += strips_of(p->jobs[j].w.rows);
     threads_split(all, 1, &from, &to);
-    for (const linear_job *j = p->jobs; j < p->jobs + p->n_jobs; j++) {
-        size_t strips = strips_of(j->w.rows), rows = j->w.rows;
-        size_t a = from > base ? from - base : 0, b = to > base ? to - base : 0;
-        if (b > strips) b = strips;
-        if (a < b) job_span(p, j, work, a * LINEAR_STRIP, b * LINEAR_STRIP < rows ? b * LINEAR_STRIP : rows);
-        base += strips;
-    }
+    for (const linear_job *j = p->jobs; j < p->jobs + p->n_jobs; j++)
+        if (cpu_job_rows(&r0, &r1, &base, j->w.rows, LINEAR_STRIP, from, to)) job_span(p, j, work, r0, r1);
 }
 
 void cpu_linear_tiles(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
