@@ -116,6 +116,7 @@ cuda_shim_sources = \
   kernels/cuda/evict.cu \
   kernels/cuda/select.cu \
   kernels/cuda/select_wide.cu \
+  kernels/cuda/mass.cu \
   kernels/cuda/quest.cu \
   kernels/cuda/fier.cu \
   kernels/cuda/kmeans.cu \

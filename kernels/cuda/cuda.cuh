@@ -201,6 +201,8 @@ void cuda_few(backend *be, const projection *c);
 bool cuda_few_aligned(const projection *c);
 /* Allocates the scratch for decode steps of up to n_rows sequences and n_max keys. */
 void cuda_decode_reserve(backend *be, size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
+/* Allocates the scratch for the masses of n_lists lists of up to n_items items. */
+void cuda_mass_reserve(backend *be, size_t n_lists, int64_t n_items);
 void cuda_bring(backend *be, const attn_job *job);
 
 #endif

@@ -270,7 +270,9 @@ static bool room_of(backend *be, wide_room *w, size_t n_lists, int64_t n_items)
 status cuda_select_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
 {
     wide_room w;
-    if (n_items > WIDE) room_of(be, &w, n_lists * max(cuda_of(be)->most_jobs, (size_t)1), n_items);
+    n_lists *= max(cuda_of(be)->most_jobs, (size_t)1);
+    if (n_items > WIDE) room_of(be, &w, n_lists, n_items);
+    cuda_mass_reserve(be, n_lists, n_items);
     return cuda_reserved(be, e);
 }
 

@@ -7,14 +7,10 @@
 #include "kernels/ops_quest.h"
 #include "kernels/ref/ref.h"
 #include "tests/unit/op_attn.h"
+#include "tests/unit/op_scores.h"
 
 enum { KV = 2 };
 static const buf NONE;
-
-static item_range candidates(size_t slots, int64_t lo, int64_t hi)
-{
-    return (item_range){(int64_t)slots, lo, hi};
-}
 
 static score_job score_of(const void *index, buf score, size_t stride, buf q, size_t heads, item_range items, buf read)
 {
@@ -84,33 +80,6 @@ static void votes(op_run *x, const int64_t *p)
 }
 
 /* ---- choice ---- */
-
-static float some_score(op_run *x, int64_t kind, int64_t i)
-{
-    float f = 2 * rng_float(&x->r) - 1;
-    switch (kind) {
-    case 0: return f;
-    case 1: return (float)(int)(f * 4); /* many ties, and zeros of both signs */
-    case 2: return 3;
-    case 3: return i % 3 ? NAN : i % 2 ? -INFINITY : f;
-    case 4: return (float)i;
-    case 5: return (float)-i;
-    case 6: return i % 50 == 0 ? f * 1e30f : f * 1e-30f;
-    case 7: return i % 2 ? 0.0f : -0.0f;
-    default: return i % 4 == 0 ? INFINITY : i % 4 == 1 ? -INFINITY : f;
-    }
-}
-
-typedef struct {
-    float score;
-    int64_t i;
-} ranked;
-
-static int by_rank(const void *a, const void *b)
-{
-    const ranked *x = a, *y = b;
-    return x->score != y->score ? (x->score < y->score ? 1 : -1) : x->i < y->i ? -1 : 1;
-}
 
 /* Parameters of a selection. */
 typedef struct {
@@ -183,86 +152,6 @@ static void choose(op_run *x, const int64_t *p)
                 "list %zu: %d of %d", l, (int)range[2 * l + 1], (int)m);
     }
     free(score), free(idx), free(want), free(range);
-}
-
-/* ---- mass ---- */
-
-static double weight_of(float score, double top, double scale)
-{
-    return isnan(score) ? 0 : exp(((double)score - top) * scale);
-}
-
-/* True if k is right for the ranked scores: the first k hold p of the sum, but k - 1 do not. */
-static bool holds(const ranked *list, int64_t n, const mass_job *j, double scale, int64_t k)
-{
-    double all = 0, before = 0, top = n > 0 ? (double)list[0].score : 0;
-    int64_t most = j->most < n ? j->most : n;
-    if (j->p >= 1 || isinf(top) || most <= j->least) return k == most;
-    if (k < j->least || k > most) return false;
-    for (int64_t i = 0; i < n; i++) all += weight_of(list[i].score, top, scale);
-    for (int64_t i = 0; i < k - 1; i++) before += weight_of(list[i].score, top, scale);
-    double with = before + (k > 0 ? weight_of(list[k - 1].score, top, scale) : 0), near = 1e-5 * all;
-    double want = (double)j->p * all;
-    return (with >= want - near || k == most) && (before < want + near || k == j->least);
-}
-
-/* Counts the first items in order that hold a fraction of the mass. */
-static void mass(op_run *x, const int64_t *p)
-{
-    size_t lists = (size_t)p[4], n = (size_t)p[0], stride = n + 3;
-    if (n > 2000 && strcmp(x->be->name, "ref") == 0) return;
-    float *score = xmalloc(4 * lists * stride);
-    ranked *list = xmalloc((n + 1) * sizeof *list);
-    for (size_t i = 0; i < lists * stride; i++) score[i] = 8 * some_score(x, p[1], (int64_t)(i % stride));
-    mass_job j = {.score = op_in(x, score, 4 * lists * stride),
-                  .n_lists = lists,
-                  .stride = stride,
-                  .items = candidates(n, p[5] ? (int64_t)n / 3 : 0, (int64_t)n - p[5]),
-                  .scale = 0.25f,
-                  .p = (float)p[2] / 10000,
-                  .least = p[3] / 8,
-                  .most = p[3],
-                  .k = op_in(x, NULL, 8 * lists)};
-    static const float slopes[] = {0.5f, 1, 0.25f};
-    if (p[0] % 2) j.slope = op_in(x, slopes, sizeof slopes);
-    x->be->ops->select->mass(x->be, &j, 1);
-    int64_t *k = op_see(x, j.k, 8 * lists);
-    for (size_t l = 0; l < lists; l++) {
-        double scale = (double)(p[0] % 2 ? j.scale * slopes[l] : j.scale);
-        int64_t m = 0;
-        for (int64_t i = j.items.lo; i < j.items.hi; i++) {
-            float s = score[l * stride + (size_t)i];
-            list[m++] = (ranked){isnan(s) ? -INFINITY : s, i};
-        }
-        qsort(list, (size_t)m, sizeof *list, by_rank);
-        op_note(x, holds(list, m, &j, scale, k[l]), "list %zu: %d of %d", l, (int)k[l], (int)m);
-    }
-    free(score), free(list), free(k);
-}
-
-/* Weights 8 4 2 1 1 (methods.md 17.1). 0.75 is on a border, where a device may round exp to either side. */
-static void mass_of_five(op_run *x, const int64_t *p)
-{
-    static const float score[] = {0, 3, 1, 2, 0}; /* logs to the base 2 */
-    const struct {
-        float p;
-        int64_t k;
-    } want[] = {{0.25f, 1}, {op_on_cuda(x) ? 0.74f : 0.75f, 2}, {0.85f, 3}, {0.9f, 4}, {0.95f, 5}, {1, 5}};
-    (void)p;
-    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        mass_job j = {.score = op_in(x, score, sizeof score),
-                      .n_lists = 1,
-                      .stride = 5,
-                      .items = candidates(5, 0, 5),
-                      .scale = 0.693147181f,
-                      .p = want[i].p,
-                      .most = 9,
-                      .k = op_in(x, NULL, 8)};
-        x->be->ops->select->mass(x->be, &j, 1);
-        int64_t *k = op_see(x, j.k, 8);
-        op_note(x, k[0] == want[i].k, "p %.2f: %d", (double)j.p, (int)k[0]);
-        free(k);
-    }
 }
 
 /* ---- page bounds ---- */
@@ -604,7 +493,6 @@ static void jobs(op_run *x, const int64_t *p)
 
 #define DIMS    OP_P(2, 6, 8, 16, 18, 32, 34, 64, 80, 96, 128, 250, 256)
 #define GROUPS  OP_P(1, 2, 3, 4, 5, 6, 7, 8, 17)
-#define KINDS   OP_P(0, 1, 2, 3, 4, 5, 6, 7, 8)
 #define LENGTHS OP_P(1, 2, 7, 16, 33, 40, 75, 130)
 
 static const op_test tests[] = {
@@ -644,15 +532,6 @@ static const op_test tests[] = {
      2,
      0,
      {OP_P(1000000), OP_P(0, 1), OP_P(2048), OP_P(1), OP_P(HEAD_TAIL), OP_P(1)}},
-    {"mass",
-     mass,
-     400,
-     17,
-     71,
-     {OP_P(1, 2, 15, 16, 17, 100, 301, 2049), KINDS, OP_P(1, 500, 5000, 9000, 9500, 9999, 10000),
-      OP_P(0, 1, 5, 40, 300, 4000), OP_P(1, 2, 3), OP_BOOL}},
-    {"mass of many", mass, 6, 2, 3, {OP_P(16384, 40000), OP_P(0, 1), OP_P(9000), OP_P(100, 2048), OP_P(2), OP_BOOL}},
-    {"mass of five items", mass_of_five, 1, 1, 1, {OP_P(0)}},
     {"quest: bounds and means",
      quest,
      312,
