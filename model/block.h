@@ -78,6 +78,8 @@ status walk_weight(walk *k, weight_spec w, const char *name);
 /* Lists a matrix that is split over the ranks by rows or by columns. rows, cols: shape of this rank's part. */
 status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
 status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
+/* Lists a matrix like walk_rows. It is multiplied in one call with the matrix listed before it. */
+status walk_more_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols);
 /* Makes the weights listed next by walk_rows or walk_bias consecutive rows of a tensor that files may have instead.
  * rows: all rows of this rank. name NULL: ends the list. */
 void walk_whole(walk *k, const char *name, size_t rows);

@@ -55,8 +55,8 @@ static status weights(walk *k, const model_config *c, void *w)
     TRY(walk_block_norm(k, c, &a->norm, "input_layernorm.weight"));
     walk_whole(k, "self_attn.qkv_proj.weight", q + 2 * kv);
     TRY(walk_rows(k, &a->q, "self_attn.q_proj.weight", q, h));
-    TRY(walk_rows(k, &a->k, "self_attn.k_proj.weight", kv, h));
-    TRY(walk_rows(k, &a->v, "self_attn.v_proj.weight", kv, h));
+    TRY(walk_more_rows(k, &a->k, "self_attn.k_proj.weight", kv, h));
+    TRY(walk_more_rows(k, &a->v, "self_attn.v_proj.weight", kv, h));
     walk_whole(k, "self_attn.qkv_proj.bias", q + 2 * kv);
     TRY(walk_bias(k, c->qkv_bias, &a->q_bias, "self_attn.q_proj.bias", q));
     TRY(walk_bias(k, c->qkv_bias, &a->k_bias, "self_attn.k_proj.bias", kv));

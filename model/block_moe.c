@@ -81,7 +81,7 @@ static status list_expert(walk *k, const model_config *c, expert_weights *x, siz
     snprintf(name, sizeof name, "mlp.experts.%zu.gate_proj.weight", i);
     TRY(walk_rows(k, &x->gate, name, f, h));
     snprintf(name, sizeof name, "mlp.experts.%zu.up_proj.weight", i);
-    TRY(walk_rows(k, &x->up, name, f, h));
+    TRY(walk_more_rows(k, &x->up, name, f, h));
     snprintf(name, sizeof name, "mlp.experts.%zu.down_proj.weight", i);
     TRY(walk_cols(k, &x->down, name, h, f));
     for (size_t n = 0; n < 3; n++) {
@@ -104,7 +104,7 @@ static status weights(walk *k, const model_config *c, void *w)
     const weight_spec open = {.rows = 1, .cols = h, .slot = &m->open, .kept = true};
     TRY(walk_weight(k, open, "mlp.shared_expert_gate.weight"));
     TRY(walk_rows(k, &m->shared.gate, "mlp.shared_expert.gate_proj.weight", s, h));
-    TRY(walk_rows(k, &m->shared.up, "mlp.shared_expert.up_proj.weight", s, h));
+    TRY(walk_more_rows(k, &m->shared.up, "mlp.shared_expert.up_proj.weight", s, h));
     return walk_cols(k, &m->shared.down, "mlp.shared_expert.down_proj.weight", h, s);
 }
 

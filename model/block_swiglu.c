@@ -19,7 +19,7 @@ static status weights(walk *k, const model_config *c, void *w)
     if (post) TRY(walk_block_norm(k, c, &s->post_norm, "post_feedforward_layernorm.weight"));
     walk_whole(k, c->family->fused ? "mlp.gate_up_proj.weight" : NULL, 2 * f);
     TRY(walk_rows(k, &s->gate, "mlp.gate_proj.weight", f, h));
-    TRY(walk_rows(k, &s->up, "mlp.up_proj.weight", f, h));
+    TRY(walk_more_rows(k, &s->up, "mlp.up_proj.weight", f, h));
     walk_whole(k, NULL, 0);
     TRY(walk_cols(k, &s->down, "mlp.down_proj.weight", h, f));
     TRY(walk_bias(k, c->mlp_bias, &s->gate_bias, "mlp.gate_proj.bias", f));

@@ -20,7 +20,7 @@ typedef struct {
     model *m;
     const model *of; /* model that supplies the files and matrices: m, or the original of model_convert_copy */
     const weights_options *o;
-    const weight_spec **matrix; /* [n]: matrices to convert; a tied output matrix, as a weight of its own, is last */
+    weight_spec **matrix; /* [n]: matrices to convert; a tied output matrix, as a weight of its own, is last */
     size_t n;
     bool shared;           /* the output matrix remains the embedding */
     size_t bytes;          /* bytes of all converted matrices */
@@ -88,7 +88,7 @@ static status list_matrices(converter *h, err *e)
     const model *m = h->m;
     h->shared = head_is_shared(m) && (!dtype_in_qblocks(h->o->type) || dtype_in_qblocks(m->embed.type));
     TRY(MEM_NEW(&h->matrix, m->n_weights, e));
-    for (const weight_spec *w = m->weights; w < m->weights + m->n_weights; w++) {
+    for (weight_spec *w = m->weights; w < m->weights + m->n_weights; w++) {
         if (w->vector || (h->shared && w->slot == &m->lm_head)) continue;
         bool loaded =
             !tensor_is_encoded(&w->from) || (h->of != m && w->slot->p.p); /* a copy may come before its original */
@@ -213,38 +213,57 @@ static status convert_matrix(converter *h, const weight_spec *w, size_t at, err 
     return report_progress(h, e);
 }
 
-/* Releases the old weight of a slot, unless another model owns it or it is a tied output matrix, which is part of the
- * embedding. */
-static void give_up(converter *h, const weight_spec *w)
+/* Empties a slot. Its old weight is released, unless another model owns it or it is a tied output matrix, which is part
+ * of the embedding. */
+static void give_up(converter *h, weight_spec *w)
 {
     model_files *f = h->m->files;
-    size_t bytes = weight_size(w, w->slot->type);
-    if (h->of != h->m || !w->slot->p.p) return;
-    if (weight_is_copied(w) && !h->o->plan) {
+    bool own = h->of == h->m && w->slot->p.p;
+    if (own && weight_is_copied(w) && !h->o->plan) {
+        size_t bytes = weight_size(w, w->slot->type);
         mem_discard(w->slot->p.p, bytes);
         f->copied_bytes -= bytes;
     }
-    if (w->slot != &h->m->lm_head || !h->m->config.tied) h->m->be->ops->release(h->m->be, w->slot->p, bytes);
+    if (own && (w->slot != &h->m->lm_head || !h->m->config.tied)) weight_release(h->m, w);
+    w->slot->p.p = NULL;
+}
+
+/* Assigns a slot its matrix at `at`, which is copied to the slot's memory if that is already allocated. NULL: sets only
+ * type and shape. */
+static status take_one(converter *h, const weight_spec *w, const unsigned char *at, err *e)
+{
+    backend *be = h->m->be;
+    const dtype t = target(h, w);
+    const packed_matrix *packed = tensor_of(h, w)->packed;
+    const int32_t *order = packed ? packed_order(packed, t) : NULL;
+    buf p = w->slot->p, o = {NULL};
+    if (p.p) be->ops->upload(be, p, at, weight_size(w, t));
+    else if (at) TRY(be->ops->import(be, &p, at, weight_size(w, t), e));
+    if (at && order) TRY(be->ops->import(be, &o, order, w->cols * sizeof *order, e));
+    *w->slot = (weight){p, t, w->rows, w->cols, o};
+    return ST_OK;
+}
+
+static dtype target_of(const void *h, const weight_spec *w)
+{
+    return target(h, w);
 }
 
 /* Assigns each slot its matrix, consecutively from `at` on. NULL: sets only types and shapes. A tied output matrix
  * leaves the embedding unchanged. */
-static status take(converter *h, unsigned char *at, err *e)
+static status take(converter *h, const unsigned char *at, err *e)
 {
-    backend *be = h->m->be;
-    for (size_t i = 0; i < h->n; i++) {
-        const weight_spec *w = h->matrix[i];
-        dtype t = target(h, w);
-        const packed_matrix *packed = tensor_of(h, w)->packed;
-        const int32_t *order = packed ? packed_order(packed, t) : NULL;
-        buf p = {NULL}, o = {NULL};
-        if (at) TRY(be->ops->import(be, &p, at, weight_size(w, t), e));
-        if (at && order) TRY(be->ops->import(be, &o, order, w->cols * sizeof *order, e));
-        give_up(h, w);
-        *w->slot = (weight){p, t, w->rows, w->cols, o};
-        if (at) at += weight_room(w, t);
+    for (size_t i = 0, n; i < h->n; i += n) {
+        weight_spec *w = h->matrix[i];
+        const size_t most = weights_joined(h->m, w, target_of, h);
+        for (n = 0; n < most && i + n < h->n && h->matrix[i + n] == w + n; n++) give_up(h, w + n);
+        if (at && n > 1) TRY(weights_alloc(h->m, w, n, target(h, w), e));
+        for (size_t k = 0; k < n; k++) {
+            TRY(take_one(h, w + k, at, e));
+            if (at) at += weight_room(w, target(h, w));
+        }
     }
-    return at ? backend_fault(be, e) : ST_OK;
+    return at ? backend_fault(h->m->be, e) : ST_OK;
 }
 
 static void close_work(converter *h)

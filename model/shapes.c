@@ -88,8 +88,9 @@ typedef struct {
 } filler;
 
 /* Returns the type of a weight. Norms, biases, routers and the embedding are never quantized. */
-static dtype type_of(const filler *f, const weight_spec *w)
+static dtype type_of(const void *ctx, const weight_spec *w)
 {
+    const filler *f = ctx;
     bool plain = w->vector || w->kept || w->slot == &f->m->embed;
     return plain && dtype_in_qblocks(f->type) ? DT_BF16 : f->type;
 }
@@ -182,15 +183,20 @@ static void fill_values(filler *f, dtype t, buf to, size_t n)
 
 static status fill(filler *f, const weight_spec *w, err *e)
 {
-    backend *be = f->m->be;
-    dtype t = type_of(f, w);
-    size_t bytes = weight_size(w, t), n = bytes / unit_of(t);
-    buf p;
-    TRY(be->ops->alloc(be, &p, bytes, "weights", e));
-    *w->slot = (weight){p, t, w->rows, w->cols, {NULL}};
-    if (w->norm) TRY(fill_ones(f, t, p, n, e));
-    else fill_values(f, t, p, n);
-    return backend_fault(be, e);
+    const dtype t = w->slot->type;
+    const size_t n = weight_size(w, t) / unit_of(t);
+    if (w->norm) TRY(fill_ones(f, t, w->slot->p, n, e));
+    else fill_values(f, t, w->slot->p, n);
+    return backend_fault(f->m->be, e);
+}
+
+/* Allocates and fills the weights from w on that have one allocation. Returns their number in *n. */
+static status fill_joined(filler *f, weight_spec *w, size_t *n, err *e)
+{
+    *n = weights_joined(f->m, w, type_of, f);
+    TRY(weights_alloc(f->m, w, *n, type_of(f, w), e));
+    for (size_t i = 0; i < *n; i++) TRY(fill(f, w + i, e));
+    return ST_OK;
 }
 
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e)
@@ -205,6 +211,7 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     TRY(model_create(&m, &c, shape, be, e));
     filler f = {.m = m, .type = type, .r = {seed}};
     model_files *files = m->files;
+    size_t n;
     status st;
     if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* now a weight of its own */
     for (const weight_spec *w = m->weights; w < weights_end(m); w++)
@@ -216,7 +223,7 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
         goto done;
     }
     TRY_GOTO(make_blocks(&f, e));
-    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY_GOTO(fill(&f, w, e));
+    for (weight_spec *w = m->weights; w < weights_end(m); w += n) TRY_GOTO(fill_joined(&f, w, &n, e));
     model_finish(m);
 done:
     for (dtype t = DT_F32; t < DT_COUNT; t++)

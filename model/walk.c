@@ -99,6 +99,13 @@ status walk_rows(walk *k, weight *slot, const char *name, size_t rows, size_t co
     return walk_weight(k, w, name);
 }
 
+status walk_more_rows(walk *k, weight *slot, const char *name, size_t rows, size_t cols)
+{
+    TRY(walk_rows(k, slot, name, rows, cols));
+    k->list[k->n - 1].together = true;
+    return ST_OK;
+}
+
 status walk_cols(walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
     weight_spec w = {.rows = rows, .cols = cols, .slot = slot};

@@ -23,6 +23,9 @@ typedef struct {
 /* Samples of a tensor that identify it without reading all of it. */
 enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
 
+/* A cache line of a GPU. Matrices whose bytes are no multiple of it have allocations of their own. */
+enum { LINE = 128 };
+
 static size_t sample_bytes(size_t bytes)
 {
     return bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
@@ -261,6 +264,50 @@ static status part(loader *l, const weight_spec *w, const void **out, err *e)
     return (uintptr_t)*out % element || weight_is_copied(w) ? part_copy(l, w, out, e) : ST_OK;
 }
 
+/* ---- allocations ---- */
+
+size_t weights_joined(const model *m, const weight_spec *w, weight_type_fn *type, const void *ctx)
+{
+    const dtype t = type(ctx, w);
+    size_t n = 1;
+    if (!m->be->ops->imports_copy || weight_size(w, t) % LINE) return n;
+    for (const weight_spec *x = w + 1; x < weights_end(m) && x->together; x++, n++)
+        if (x->rows != w->rows || x->cols != w->cols || type(ctx, x) != t) break;
+    return n;
+}
+
+status weights_alloc(const model *m, weight_spec *w, size_t n, dtype t, err *e)
+{
+    const size_t bytes = weight_size(w, t);
+    buf p;
+    TRY(m->be->ops->alloc(m->be, &p, n * bytes, "weights", e));
+    for (size_t i = 0; i < n; i++) {
+        *w[i].slot = (weight){buf_at(p, i * bytes), t, w->rows, w->cols, {NULL}};
+        w[i].joined = i > 0;
+    }
+    return ST_OK;
+}
+
+void weight_release(const model *m, weight_spec *w)
+{
+    const backend_ops *o = m->be->ops;
+    const weight_spec *end = w + 1;
+    while (end < m->weights + m->n_weights && end->joined) end++;
+    const size_t bytes = (size_t)(end - w) * weight_size(w, w->slot->type);
+    if (!w->joined) (files_of(m)->random_bytes ? o->free : o->release)(m->be, w->slot->p, bytes);
+    w->slot->p.p = NULL;
+    w->joined = false;
+}
+
+/* ---- loading ---- */
+
+static dtype loaded_type(const void *ctx, const weight_spec *w)
+{
+    (void)ctx;
+    return weight_is_derived(w) ? DT_F32 : w->from.element;
+}
+
+/* Loads a weight, into its slot's memory if that is already allocated. */
 static status load(loader *l, const weight_spec *w, err *e)
 {
     backend *be = l->m->be;
@@ -270,13 +317,23 @@ static status load(loader *l, const weight_spec *w, err *e)
     if (t->before == 0 && t->data)
         l->n_used += t->packed ? t->packed->n_tensors : 1; /* a tensor of several weights counts once */
     if (tensor_is_encoded(t)) return ST_OK;                /* model_convert decodes it */
-    const dtype type = weight_is_derived(w) ? DT_F32 : t->element;
+    const dtype type = loaded_type(NULL, w);
     const void *data;
-    buf p;
+    buf p = w->slot->p;
     if (weight_is_derived(w)) TRY(derive(l, w, &data, e));
     else TRY(part(l, w, &data, e));
-    TRY(be->ops->import(be, &p, data, weight_size(w, type), e));
+    if (p.p) be->ops->upload(be, p, data, weight_size(w, type));
+    else TRY(be->ops->import(be, &p, data, weight_size(w, type), e));
     *w->slot = (weight){p, type, w->rows, w->cols, {NULL}};
+    return backend_fault(be, e);
+}
+
+/* Loads the weights from w on that have one allocation. Returns their number in *n. */
+static status load_joined(loader *l, weight_spec *w, size_t *n, err *e)
+{
+    *n = tensor_is_encoded(&w->from) ? 1 : weights_joined(l->m, w, loaded_type, NULL);
+    if (*n > 1) TRY(weights_alloc(l->m, w, *n, loaded_type(NULL, w), e));
+    for (size_t i = 0; i < *n; i++) TRY(load(l, w + i, e));
     return ST_OK;
 }
 
@@ -497,11 +554,12 @@ status model_load(model *m, err *e)
 {
     model_files *f = files_of(m);
     loader l = {.m = m};
+    size_t n;
     if (!m->to_load) return ST_OK;
     m->lm_head = (weight){.type = loaded_head(m)}; /* a plan may have given it another type */
     sha256_init(&l.identity);
     config_hash(&l.identity, &m->config);
-    for (const weight_spec *w = m->weights; w < weights_end(m); w++) TRY(load(&l, w, e));
+    for (weight_spec *w = m->weights; w < weights_end(m); w += n) TRY(load_joined(&l, w, &n, e));
     TRY(check_identity(&l, e));
     model_finish(m);
     if (!f->source->kind->check_unused) f->n_unused = source_n_tensors(f->source) - l.n_used;
@@ -512,11 +570,10 @@ status model_load(model *m, err *e)
 static void release_weights(const model *m)
 {
     const model_files *f = files_of(m);
-    for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
+    for (weight_spec *w = m->weights; w < weights_end(m); w++) {
         bool own = !f->original || w->slot->p.p != f->original->weights[w - m->weights].slot->p.p;
-        size_t bytes = weight_size(w, w->slot->type);
         if (own && w->slot->order.p) m->be->ops->release(m->be, w->slot->order, w->slot->cols * sizeof(int32_t));
-        if (own && w->slot->p.p) (f->random_bytes ? m->be->ops->free : m->be->ops->release)(m->be, w->slot->p, bytes);
+        if (own && w->slot->p.p) weight_release(m, w);
     }
 }
 

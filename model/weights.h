@@ -43,6 +43,8 @@ struct weight_spec {
     float offset;      /* added to the elements of the files, in f32; a vector of all ranks */
     bool chosen;       /* of an expert: a token reads n_chosen of n_experts of them */
     bool kept;         /* a matrix that keeps the type of the files */
+    bool together;     /* a matrix multiplied in one call with the weight before it in the list */
+    bool joined;       /* lies in the allocation of the weight before it */
     weight *slot;
     size_t all_rows, all_cols, first_row, first_col; /* shape in the file, and the start of this rank's part */
     char whole[WEIGHT_NAME];                         /* tensor that files may have instead; "": none */
@@ -87,6 +89,17 @@ static inline size_t weight_room(const weight_spec *w, dtype t)
 {
     return (weight_size(w, t) + 63) / 64 * 64;
 }
+
+/* Returns the type that a weight gets in memory. */
+typedef dtype weight_type_fn(const void *ctx, const weight_spec *w);
+/* Returns the number of weights from w on, at least 1, that get one allocation: matrices of one call, of one shape and
+ * type. Backends that copy weights can then multiply them at once, since each follows the previous one directly. */
+size_t weights_joined(const model *m, const weight_spec *w, weight_type_fn *type, const void *ctx);
+/* Allocates n such weights of type t. */
+status weights_alloc(const model *m, weight_spec *w, size_t n, dtype t, err *e);
+/* Frees a weight; one in the allocation of another is freed with it. The weights of an allocation must be released in
+ * the order of the list. */
+void weight_release(const model *m, weight_spec *w);
 
 /* A row of the table of families: defaults and accepted keys of config.json, and the blocks of a layer. */
 struct model_family {

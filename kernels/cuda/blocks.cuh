@@ -3,8 +3,7 @@
 #ifndef KERNELS_CUDA_BLOCKS_CUH
 #define KERNELS_CUDA_BLOCKS_CUH
 
-#include "kernels/cuda/cuda.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/product.cuh"
 #include "kernels/ops_weights.h"
 
 /* Returns four 4-bit codes, one per byte, minus 8. */
@@ -21,16 +20,6 @@ static __device__ __forceinline__ float biased_float(int sum)
     return __uint_as_float((unsigned)sum) - 0x1.8p23f;
 }
 
-typedef struct {
-    float *out;
-    const unsigned char *w;
-    const void *bias;
-    dtype bias_type;
-    const int8_t *code;
-    const float *scale;
-    size_t n, rows, blocks;
-} block_product;
-
 /* Returns n rounded up to whole tiles. For many rows of x the scales are stored as [blocks][scales_padded(n)], not as
  * [n][blocks]. */
 static __host__ __device__ __forceinline__ size_t scales_padded(size_t n)
@@ -38,7 +27,10 @@ static __host__ __device__ __forceinline__ size_t scales_padded(size_t n)
     return (n + 127) / 128 * 128;
 }
 
-/* Multiplies many rows of x, quantized to 8 bits. */
-cudaError_t gemm_blocks(backend *be, dtype type, const block_product *p);
+/* Rows of w per thread block of gemm_blocks. */
+enum { GEMM_ROWS = 128 };
+/* Multiplies many rows of x, quantized to 8 bits: all jobs in one launch, in `blocks` thread blocks of GEMM_ROWS rows.
+ */
+cudaError_t gemm_blocks(backend *be, dtype type, const products *p, unsigned blocks);
 
 #endif

@@ -165,20 +165,29 @@ template <class T> static inline T *ptr(buf b)
     return reinterpret_cast<T *>(b.p);
 }
 
-/* Vendor library's product for many rows: out [n, rows] f32 = x w^T; x and w have the same 16-bit type or f32. */
+/* The vendor library, for products with many rows of x. */
 cuda_gemm *cuda_gemm_create(int device, cudaStream_t s);
 void cuda_gemm_destroy(cuda_gemm *g);
 const char *cuda_gemm_name(const cuda_gemm *g);
-/* Computes out [n, rows] = x w^T or, with add, out += x w^T. Returns 0, CUDA_GEMM_REFUSED if the library has no kernel
- * for it (nothing was queued), or the library's error code. */
+/* `count` products of one x [n, cols]: out i [n, rows] f32 = x (w i)^T or, with add, out i += x (w i)^T. w is
+ * [count][rows][cols], out i is at out + i * out_stride. x and w have the same type: 16 bits, or f32. */
+typedef struct {
+    float *out;
+    const void *x, *w;
+    dtype type;
+    size_t n, rows, cols, count, out_stride;
+    bool add;
+} cuda_product;
+
 enum { CUDA_GEMM_REFUSED = -1 };
 /* Converts the library's status: of INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED the library has queued nothing. */
 static inline int cuda_gemm_result(int rc)
 {
     return rc == 7 || rc == 8 || rc == 15 ? CUDA_GEMM_REFUSED : rc;
 }
-int cuda_gemm_run(cuda_gemm *g, float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows,
-                  size_t cols);
+/* Queues the products as one call of the library. Returns 0, CUDA_GEMM_REFUSED if the library has no kernel for them
+ * (nothing was queued), or the library's error code. */
+int cuda_gemm_run(cuda_gemm *g, const cuda_product *p);
 
 /* Joins the ranks; all must call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
 status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e);

@@ -95,6 +95,39 @@ static void multiply_ours(backend *be, const projection *c, const linear_job *j)
     if (cuda_begin(be, "linear")) cuda_few(be, &one);
 }
 
+/* Returns a call of the library for job i and for those after it that have its shape, whose w follows the previous one
+ * directly, and whose out have one stride. */
+static cuda_product product_at(const projection *c, size_t i, const void *x)
+{
+    const linear_job *j = &c->jobs[i];
+    cuda_product p = {ptr<float>(j->out), x, j->w.p.p, j->w.type, c->n, j->w.rows, j->w.cols, 1, 0, false};
+    const size_t bytes = p.rows * p.cols * dtype_size(p.type);
+    for (size_t k = 1; i + k < c->n_jobs; k++) {
+        const ptrdiff_t stride = j[k].out.p - j[k - 1].out.p;
+        bool next = j[k].w.rows == p.rows && j[k].w.p.p == j[k - 1].w.p.p + bytes && stride > 0;
+        if (!next || (k > 1 && (size_t)stride / sizeof(float) != p.out_stride)) break;
+        p.out_stride = (size_t)stride / sizeof(float);
+        p.count++;
+    }
+    return p;
+}
+
+/* Computes products with the library. If it refuses several at once, the first is computed alone. Returns their number;
+ * 0: refused, or a fault. */
+static size_t multiply_some(backend *be, cuda_product p)
+{
+    int rc = cuda_gemm_run(cuda_of(be)->gemm, &p);
+    if (rc == CUDA_GEMM_REFUSED && p.count > 1) {
+        p.count = 1;
+        rc = cuda_gemm_run(cuda_of(be)->gemm, &p);
+    }
+    if (rc == 0) return p.count;
+    if (rc != CUDA_GEMM_REFUSED)
+        err_set(&be->fault, ST_DEVICE, "%s: linear [%zu, %zu] x [%zu, %zu]: cublasLt error %d", be->name, p.n, p.cols,
+                p.rows, p.cols, rc);
+    return 0;
+}
+
 /* Applies the norm, or the gate of x and up, and computes at most MOST_JOBS products, without gate and sum; with add, a
  * single product without bias is added to c->into. */
 static void multiply_many(backend *be, const projection *c, const float *up, bool add)
@@ -102,26 +135,23 @@ static void multiply_many(backend *be, const projection *c, const float *up, boo
     float *scale;
     job_list<unfinished> rest = {};
     unsigned n_rest = 0;
-    size_t n = c->n, cols = c->jobs[0].w.cols;
     const void *in = round_x(be, c, up, &scale);
-    for (size_t i = 0; in && i < c->n_jobs; i++) {
+    for (size_t i = 0, done; in && i < c->n_jobs; i += max(done, (size_t)1)) {
         const linear_job *j = &c->jobs[i];
-        size_t all = n * j->w.rows;
-        float *out = ptr<float>(add ? c->into : j->out);
-        int rc = cuda_gemm_run(cuda_of(be)->gemm, out, add, in, j->w.p.p, j->w.type, n, j->w.rows, cols);
-        if (rc == CUDA_GEMM_REFUSED) {
-            if (up) cuda_swiglu(be, c->x, c->x, (buf){(unsigned char *)up}, n * cols);
+        cuda_product p = product_at(c, i, in);
+        if (add) p.out = ptr<float>(c->into), p.add = true;
+        done = multiply_some(be, p);
+        if (be->fault.code != ST_OK) return;
+        if (done == 0) {
+            if (up) cuda_swiglu(be, c->x, c->x, (buf){(unsigned char *)up}, c->n * p.cols);
             up = NULL;
             multiply_ours(be, c, j);
-            if (add) cuda_add(be, c->into, j->out, all);
-            continue;
+            if (add) cuda_add(be, c->into, j->out, c->n * p.rows);
         }
-        if (rc != 0) {
-            err_set(&be->fault, ST_DEVICE, "%s: linear [%zu, %zu] x [%zu, %zu]: cublasLt error %d", be->name, n, cols,
-                    j->w.rows, cols, rc);
-            return;
-        }
-        if (scale || j->bias.p.p) rest.job[n_rest++] = {out, j->bias.p.p, j->bias.type, j->w.rows, all};
+        for (size_t k = 0; k < done; k++)
+            if (scale || j[k].bias.p.p)
+                rest.job[n_rest++] = {ptr<float>(add ? c->into : j[k].out), j[k].bias.p.p, j[k].bias.type, p.rows,
+                                      c->n * p.rows};
     }
     finish_many(be, rest, n_rest, scale);
 }

@@ -316,18 +316,6 @@ static bool rounds_itself(backend *be, products *p, const projection *c, unsigne
     return true;
 }
 
-static cudaError_t multiply_many(backend *be, const products *p, const projection *c)
-{
-    cudaError_t rc = cudaSuccess;
-    for (size_t i = 0; i < c->n_jobs && rc == cudaSuccess; i++) {
-        const product *j = &p->job[i];
-        block_product one = {j->out,   j->w, j->bias, j->bias_type,         p->code,
-                             p->scale, p->n, j->rows, p->cols / QBLOCK_COLS};
-        rc = gemm_blocks(be, c->jobs[0].w.type, &one);
-    }
-    return rc;
-}
-
 /* Returns the floats of scratch for the rounded rows: a block has WORDS words of codes, and a scale. */
 static size_t room_of(size_t n, size_t padded, size_t cols, bool exact)
 {
@@ -348,7 +336,7 @@ void cuda_linear_qblocks(backend *be, const projection *c, const float *up)
     while (padded < c->n && !c->exact) padded *= 2;
     size_t room = room_of(c->n, padded, w->cols, c->exact);
     products p = {};
-    unsigned tiles = lay_out(&p, c->jobs, c->n_jobs, c->gated);
+    unsigned tiles = lay_out(&p, c->jobs, c->n_jobs, c->gated, many ? (size_t)GEMM_ROWS : (size_t)TILE);
     if (c->into.p) p.job[0].out = ptr<float>(c->into), p.add = true;
     cudaError_t rc = cudaSuccess;
     if (many || !rounds_itself(be, &p, c, tiles)) {
@@ -356,7 +344,7 @@ void cuda_linear_qblocks(backend *be, const projection *c, const float *up)
         if (at) rc = round_x(be, &p, c, up, at, padded);
         if (!at || !cuda_check(be, rc, "linear: rounding [%zu, %zu]", c->n, w->cols)) return;
     }
-    if (many) rc = multiply_many(be, &p, c);
+    if (many) rc = gemm_blocks(be, w->type, &p, tiles);
     else rc = w->type == DT_Q8 ? few<DT_Q8>(be, &p, tiles, c) : few<DT_Q4>(be, &p, tiles, c);
     cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", c->n, w->cols, w->rows, w->cols, dtype_name(w->type));
 }

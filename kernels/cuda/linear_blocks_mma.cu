@@ -15,7 +15,8 @@
 #include "kernels/cuda/blocks.cuh"
 
 /* A tile: X rows of x times WARPS groups of w, STEP blocks of columns at a time, in two stages of shared memory. */
-enum { X = 128, WARPS = 8, STEP = 2 };
+enum { X = 128, STEP = 2 };
+static_assert(GEMM_ROWS == WARPS * QBLOCK_ROWS, "a warp has a group of w");
 template <dtype TYPE> struct stage {
     enum {
         BLOCK_BYTES = QBLOCK_SCALES + QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2),
@@ -28,29 +29,29 @@ template <dtype TYPE> struct stage {
 
 /* Starts copying blocks b, b + 1, ... of x and w; zeros past the ends. */
 template <dtype TYPE>
-static __device__ __forceinline__ void start_stage(unsigned char *to, const block_product &p, size_t b)
+static __device__ __forceinline__ void start_stage(unsigned char *to, const products &p, const product &j, size_t b)
 {
     typedef stage<TYPE> s;
     constexpr int PER_ROW = STEP * QBLOCK_COLS / 16, PER_BLOCK = s::BLOCK_BYTES / 16, PER_GROUP = STEP * PER_BLOCK;
-    size_t x0 = (size_t)blockIdx.y * X, group0 = (size_t)blockIdx.x * WARPS;
+    size_t x0 = (size_t)blockIdx.y * X, group0 = (size_t)(blockIdx.x - j.first) * WARPS, blocks = p.cols / QBLOCK_COLS;
 #pragma unroll 1
     for (int i = threadIdx.x; i < X * PER_ROW; i += 32 * WARPS) {
         size_t row = x0 + i / PER_ROW, c = b * QBLOCK_COLS + i % PER_ROW * 16;
-        bool inside = row < p.n && c < p.blocks * QBLOCK_COLS;
-        const int8_t *from = inside ? p.code + row * p.blocks * QBLOCK_COLS + c : p.code;
+        bool inside = row < p.n && c < p.cols;
+        const int8_t *from = inside ? p.code + row * p.cols + c : p.code;
         copy16_async(to + i / PER_ROW * s::X_STRIDE + i % PER_ROW * 16, from, inside);
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < WARPS * PER_GROUP; i += 32 * WARPS) {
         size_t group = group0 + i / PER_GROUP, at = b + i % PER_GROUP / PER_BLOCK;
-        bool inside = group * QBLOCK_ROWS < p.rows && at < p.blocks;
-        size_t from = inside ? (group * p.blocks + at) * s::BLOCK_BYTES + i % PER_BLOCK * 16 : 0;
-        copy16_async(to + s::W_AT + i * 16, p.w + from, inside);
+        bool inside = group * QBLOCK_ROWS < j.rows && at < blocks;
+        size_t from = inside ? (group * blocks + at) * s::BLOCK_BYTES + i % PER_BLOCK * 16 : 0;
+        copy16_async(to + s::W_AT + i * 16, j.w + from, inside);
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < STEP * X / 4; i += 32 * WARPS) {
         size_t at = b + i / (X / 4), row = x0 + i % (X / 4) * 4;
-        bool inside = at < p.blocks && row < p.n; /* up to three scales past the last row; their sums are unused */
+        bool inside = at < blocks && row < p.n; /* up to three scales past the last row; their sums are unused */
         copy16_async(to + s::SCALE_AT + i * 16, p.scale + (inside ? at * scales_padded(p.n) + row : 0), inside);
     }
 }
@@ -97,33 +98,36 @@ static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsi
     }
 }
 
-static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const block_product &p, size_t group)
+static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const products &p, const product &j,
+                                                size_t group)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         size_t row = group * QBLOCK_ROWS + g + 8 * h;
-        if (row >= p.rows) continue;
-        float bias = p.bias ? element(p.bias, p.bias_type, row) : 0;
+        if (row >= j.rows) continue;
+        float bias = j.bias ? element(j.bias, j.bias_type, row) : 0;
 #pragma unroll
         for (int n = 0; n < X / 4; n++) {
             size_t m = (size_t)blockIdx.y * X + n / 2 * 8 + 2 * t + n % 2;
-            if (m < p.n) p.out[m * p.rows + row] = bias + sum[n / 2][2 * h + n % 2];
+            if (m < p.n) j.out[m * j.rows + row] = bias + sum[n / 2][2 * h + n % 2];
         }
     }
 }
 
-template <dtype TYPE> static __global__ void __launch_bounds__(32 * WARPS, 2) gemm_blocks_k(block_product p)
+template <dtype TYPE> static __global__ void __launch_bounds__(32 * WARPS, 2) gemm_blocks_k(products p)
 {
     typedef stage<TYPE> s;
     SHARED_DYN(unsigned char, room);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+    const product &j = p.job[job_of<1>(p)];
+    const size_t blocks = p.cols / QBLOCK_COLS;
     float sum[X / 8][4] = {};
     unsigned char *now = room, *next = room + s::BYTES;
-    start_stage<TYPE>(now, p, 0);
+    start_stage<TYPE>(now, p, j, 0);
     copies_end_group();
-    for (size_t b = 0; b < p.blocks; b += STEP) {
-        if (b + STEP < p.blocks) start_stage<TYPE>(next, p, b + STEP);
+    for (size_t b = 0; b < blocks; b += STEP) {
+        if (b + STEP < blocks) start_stage<TYPE>(next, p, j, b + STEP);
         copies_end_group();
         copies_wait<1>();
         __syncthreads();
@@ -141,16 +145,16 @@ template <dtype TYPE> static __global__ void __launch_bounds__(32 * WARPS, 2) ge
         unsigned char *done = now;
         now = next, next = done;
     }
-    put_sums(sum, p, (size_t)blockIdx.x * WARPS + warp);
+    put_sums(sum, p, j, (size_t)(blockIdx.x - j.first) * WARPS + warp);
 }
 
-template <dtype TYPE> static cudaError_t run(backend *be, const block_product *p)
+template <dtype TYPE> static cudaError_t run(backend *be, const products *p, unsigned blocks)
 {
-    return launch(gemm_blocks_k<TYPE>, dim3(cuda_blocks(qblock_groups(p->rows), WARPS), cuda_blocks(p->n, X)),
-                  dim3(32 * WARPS), 2 * stage<TYPE>::BYTES, cuda_stream(be), *p);
+    return launch(gemm_blocks_k<TYPE>, dim3(blocks, cuda_blocks(p->n, X)), dim3(BLOCK), 2 * stage<TYPE>::BYTES,
+                  cuda_stream(be), *p);
 }
 
-cudaError_t gemm_blocks(backend *be, dtype type, const block_product *p)
+cudaError_t gemm_blocks(backend *be, dtype type, const products *p, unsigned blocks)
 {
-    return type == DT_Q8 ? run<DT_Q8>(be, p) : run<DT_Q4>(be, p);
+    return type == DT_Q8 ? run<DT_Q8>(be, p, blocks) : run<DT_Q4>(be, p, blocks);
 }

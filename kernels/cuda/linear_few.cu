@@ -236,7 +236,7 @@ void cuda_few(backend *be, const projection *c)
     products p = {};
     dtype t = c->jobs[0].w.type;
     bool wide = cuda_few_aligned(c);
-    unsigned blocks = lay_out(&p, c->jobs, c->n_jobs, c->gated);
+    unsigned blocks = lay_out(&p, c->jobs, c->n_jobs, c->gated, TILE);
     p.x = ptr<float>(c->x);
     p.n = c->n;
     p.cols = c->jobs[0].w.cols;

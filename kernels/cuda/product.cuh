@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Code shared by the kernels of products with few rows of x. A thread block has TILE rows of w (of two jobs in a gated
- * call), whose columns are divided among its warps. It applies the norm to x first and ends with bias, gate and sum, in
- * the order and with the bits of the separate ops (`project` in ops.h). */
+/* Code shared by our own kernels of products. With few rows of x a thread block has TILE rows of w (of two jobs in a
+ * gated call), whose columns are divided among its warps. It applies the norm to x first and ends with bias, gate and
+ * sum, in the order and with the bits of the separate ops (`project` in ops.h). */
 #ifndef KERNELS_CUDA_PRODUCT_CUH
 #define KERNELS_CUDA_PRODUCT_CUH
 
@@ -81,14 +81,14 @@ static inline bool deep(backend *be, unsigned blocks)
     return blocks <= 2 * (unsigned)cuda_of(be)->n_sm;
 }
 
-/* Fills the jobs of a launch, each with its own thread blocks. Returns the number of blocks. */
-static inline unsigned lay_out(products *p, const linear_job *jobs, size_t n_jobs, bool gated)
+/* Fills the jobs of a launch, each with its own thread blocks of `tile` rows of w. Returns the number of blocks. */
+static inline unsigned lay_out(products *p, const linear_job *jobs, size_t n_jobs, bool gated, size_t tile)
 {
     unsigned blocks = 0;
     for (size_t i = 0; i < n_jobs; i++) {
         const linear_job *j = &jobs[i];
         p->job[i] = {ptr<float>(j->out), j->w.p.p, j->bias.p.p, j->w.rows, j->bias.type, blocks};
-        if (!gated || i == 0) blocks += cuda_blocks(j->w.rows, TILE);
+        if (!gated || i == 0) blocks += cuda_blocks(j->w.rows, tile);
     }
     p->n_jobs = (int)n_jobs;
     return blocks;

@@ -108,9 +108,9 @@ static void count_prompt(const char *name, dtype held, long most)
 int main(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) count(&cases[i]);
-    count_prompt("qwen3-bf16", DT_BF16, 14);
-    count_prompt("qwen3-bf16", DT_Q8, 18);
-    count_prompt("qwen2-f16", DT_F16, 20);
-    count_prompt("llama31-bf16-untied-sharded", DT_BF16, 14);
+    count_prompt("qwen3-bf16", DT_BF16, 12);
+    count_prompt("qwen3-bf16", DT_Q8, 15);
+    count_prompt("qwen2-f16", DT_F16, 18);
+    count_prompt("llama31-bf16-untied-sharded", DT_BF16, 12);
     return tap_done();
 }

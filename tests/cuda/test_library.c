@@ -63,6 +63,76 @@ static void test_refusal(int how, const char *name)
     shim_gemm(SHIM_GEMM);
 }
 
+/* ---- several products at once ---- */
+
+enum { JOBS = 3, GAP = 32 };
+
+/* Rows of the jobs. `gap` numbers of w lie before the last one; back: out in descending order. */
+typedef struct {
+    size_t rows[JOBS];
+    size_t gap;
+    bool back;
+    int how;
+    long calls;
+    const char *name;
+} batch_case;
+
+static const batch_case batches[] = {
+    {{ROWS, ROWS, ROWS}, 0, false, SHIM_GEMM, 1, "one shape"},
+    {{ROWS, 8, 8}, 0, false, SHIM_GEMM, 2, "a shape, then another"},
+    {{8, 8, ROWS}, 0, false, SHIM_GEMM, 2, "the same in another order"},
+    {{8, ROWS, 8}, 0, false, SHIM_GEMM, 3, "no two of a shape in a row"},
+    {{ROWS, ROWS, ROWS}, GAP, false, SHIM_GEMM, 2, "a gap between weights"},
+    {{ROWS, ROWS, ROWS}, 0, true, SHIM_GEMM, 3, "results in descending order"},
+    {{ROWS, ROWS, ROWS}, 0, false, SHIM_GEMM_SINGLE, 3, "one at a time"},
+    {{ROWS, ROWS, ROWS}, 0, false, SHIM_GEMM_REFUSES, 0, "refused"},
+};
+
+/* Computes all jobs, in one call or in one call each. out [JOBS][N * ROWS], unused ends included. */
+static void multiply_jobs(backend *be, dtype t, const batch_case *b, bool each, float *out)
+{
+    rng r = {7};
+    device d = {.be = be};
+    const size_t all = JOBS * ROWS * COLS + GAP;
+    float *x = random_f32(&r, N * COLS), *w = random_f32(&r, all), *bias = random_f32(&r, ROWS);
+    buf from = put(&d, w, all * sizeof *w), to = put(&d, w, all * dtype_size(t)), in = put(&d, x, N * COLS * sizeof *x);
+    buf by = put(&d, bias, ROWS * sizeof *bias), at = put(&d, out, JOBS * N * ROWS * sizeof *out);
+    linear_job jobs[JOBS];
+    be->ops->convert(be, to, t, from, DT_F32, all);
+    for (size_t i = 0, first = 0; i < JOBS; first += b->rows[i++] * COLS) {
+        if (i + 1 == JOBS) first += b->gap;
+        const size_t place = b->back ? JOBS - 1 - i : i;
+        jobs[i] = (linear_job){.out = buf_at(at, place * N * ROWS * sizeof *out)};
+        jobs[i].w = (weight){buf_at(to, first * dtype_size(t)), t, b->rows[i], COLS, {NULL}};
+        if (i) jobs[i].bias = (weight){by, DT_F32, 1, b->rows[i], {NULL}};
+    }
+    for (size_t i = 0; i < (each ? JOBS : 1); i++) be->ops->linear(be, jobs + i, each ? 1 : JOBS, in, N, false);
+    be->ops->download(be, out, at, JOBS * N * ROWS * sizeof *out);
+    drop(&d);
+    free(x), free(w), free(bias);
+}
+
+/* Jobs of one shape at one stride are one call, with the bits of separate ones. */
+static void test_batches(void)
+{
+    static float got[JOBS * N * ROWS], want[JOBS * N * ROWS];
+    backend *be = open_cuda();
+    err e = {0};
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        for (int t = 0; t <= DT_BF16; t++) {
+            const batch_case *b = &batches[i];
+            shim_gemm(b->how);
+            multiply_jobs(be, (dtype)t, b, true, want);
+            const long before = shim_count(SHIM_PRODUCTS);
+            multiply_jobs(be, (dtype)t, b, false, got);
+            is_int(shim_count(SHIM_PRODUCTS) - before, b->calls, "%s, %s: calls", b->name, dtype_name((dtype)t));
+            ok(memcmp(got, want, sizeof got) == 0, "  the same bits");
+        }
+    is_ok(backend_fault(be, &e), &e, "no fault");
+    backend_close(be);
+    shim_gemm(SHIM_GEMM);
+}
+
 /* The warning is printed once per process, and not if the library is left out on purpose. */
 static void test_missing(void)
 {
@@ -135,6 +205,7 @@ int main(void)
     test_refusal(SHIM_GEMM, "the library");
     test_refusal(SHIM_GEMM_REFUSES, "refused");
     test_refusal(SHIM_GEMM_INVALID, "refused as invalid");
+    test_batches();
     test_missing();
     test_places();
     is_int((long long)shim_held(), 0, "all device memory was given back");

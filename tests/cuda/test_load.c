@@ -80,6 +80,104 @@ static void test_weights(void)
         ok(weights_of("ref", types[i]) == weights_of("cuda", types[i]), "%s: the same", dtype_name(types[i]));
 }
 
+/* ---- matrices in one allocation ---- */
+
+typedef struct {
+    const char *path; /* "tiny": random weights */
+    dtype held;       /* DT_COUNT: as in the files */
+    size_t n;         /* matrices in the allocation of another */
+    bool copy;        /* converted by model_convert_copy */
+} joined_case;
+
+static const joined_case joined[] = {
+    {"models/qwen2-f16", DT_COUNT, 6, false},         /* k and v, gate and up of 3 layers */
+    {"models/llama31-f32-tied", DT_COUNT, 4, false},  /* 2 layers */
+    {"models/llama31-f32-tied", DT_BF16, 4, false},   /* converted */
+    {"models/llama31-f32-tied", DT_BF16, 4, true},    /* next to the original */
+    {"models/llama2-linear-f16", DT_COUNT, 6, false}, /* q, k and v have one shape */
+    {"models/phi3-longrope-f16", DT_COUNT, 4, false}, /* q, k and v in one tensor of the files */
+    {"models/qwen2-moe-bf16", DT_COUNT, 18, false},   /* 2 of 3 layers have 7 experts */
+    {"models/qwen3-bf16", DT_Q8, 4, false},           /* blocks */
+    {"tiny", DT_BF16, 4, false},
+};
+
+static status open_joined(model **m, model **of, const joined_case *c, backend *be, err *e)
+{
+    const weights_options o = {.type = c->held};
+    char path[128];
+    *of = NULL;
+    if (strcmp(c->path, "tiny") == 0) return model_open_shape(m, c->path, c->held, 7, be, e);
+    snprintf(path, sizeof path, "tests/data/%s", c->path);
+    TRY(model_open(m, tap_path(path), be, e));
+    if (c->held == DT_COUNT) return ST_OK;
+    if (!c->copy) return model_convert(*m, &o, e);
+    *of = *m;
+    return model_convert_copy(m, *of, &o, e);
+}
+
+/* Returns a hash of the weights. Each joined matrix follows the previous one. */
+static uint64_t hash_joined(const joined_case *c, const char *on, size_t *n)
+{
+    weight_sums s = {.sum = 14695981039346656037u};
+    backend_options o = {.device = on, .n_threads = 1};
+    model *m, *of;
+    err e = {0};
+    bool follows = true;
+    *n = 0;
+    if (!is_ok(backend_open(&s.be, &o, &e), &e, "%s", on)) exit(1);
+    const size_t before = shim_held();
+    if (!is_ok(open_joined(&m, &of, c, s.be, &e), &e, "%s in %s on %s", c->path, dtype_name(c->held), on)) exit(1);
+    if (s.be->ops->imports_copy)
+        is_int((long long)(shim_held() - before), (long long)(m->weight_bytes + (of ? of->weight_bytes : 0)),
+               "  its weights take what the plan says");
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++) {
+        add_weight(&s, w);
+        if (!w->joined) continue;
+        const weight *last = w[-1].slot;
+        follows = follows && w->slot->p.p == last->p.p + weight_bytes(last->type, last->rows, last->cols);
+        ++*n;
+    }
+    ok(follows, "  %zu matrices follow another", *n);
+    model_close(m);
+    model_close(of);
+    is_int((long long)(shim_held() - before), 0, "  nothing is held");
+    backend_close(s.be);
+    return s.sum;
+}
+
+static void test_joined(void)
+{
+    for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) {
+        size_t n, none;
+        const uint64_t got = hash_joined(&joined[i], "cuda", &n), want = hash_joined(&joined[i], "ref", &none);
+        ok(got == want, "%s: the same weights", joined[i].path);
+        ok(n == joined[i].n && none == 0, "%s: %zu matrices share an allocation, on a CPU %zu", joined[i].path, n,
+           none);
+    }
+}
+
+/* A conversion that runs out of memory at any weight gives everything back. */
+static void test_joined_room(void)
+{
+    const joined_case c = {.path = "models/qwen3-bf16", .held = DT_COUNT};
+    const weights_options o = {.type = DT_F32};
+    backend *be = open_cuda();
+    size_t held = shim_held(), failed = 0;
+    status st = ST_NOMEM;
+    for (size_t room = 0; st == ST_NOMEM; room += 4000, failed++) {
+        model *m, *of;
+        err e = {0};
+        if (!is_ok(open_joined(&m, &of, &c, be, &e), &e, "open")) return;
+        shim_memory(shim_held() + room);
+        st = model_convert(m, &o, &e);
+        model_close(m);
+        shim_memory((size_t)1 << 30);
+        ok(shim_held() == held && (st == ST_NOMEM || st == ST_OK), "%zu bytes of room: %s", room, e.msg);
+    }
+    ok(failed > 5, "failed %zu times", failed);
+    backend_close(be);
+}
+
 /* ---- calls of backend ops ---- */
 
 static struct {
@@ -181,6 +279,8 @@ int main(void)
 {
     test_large();
     test_weights();
+    test_joined();
+    test_joined_room();
     test_rows();
     check_rounded("qwen2-f16", "f16", false, true);
     check_rounded("qwen2-f16", "f16", true, false);

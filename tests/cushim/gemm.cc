@@ -36,21 +36,29 @@ static float get(const void *p, dtype t, size_t i)
     return t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-static void multiply(float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
+static void multiply(const cuda_product *p, size_t job)
 {
-    for (size_t i = 0; i < n; i++)
-        for (size_t r = 0; r < rows; r++) {
+    float *out = p->out + job * p->out_stride;
+    for (size_t i = 0; i < p->n; i++)
+        for (size_t r = 0; r < p->rows; r++) {
             float sum = 0;
-            for (size_t c = 0; c < cols; c++) sum += get(x, type, i * cols + c) * get(w, type, r * cols + c);
-            out[i * rows + r] = add ? out[i * rows + r] + sum : sum;
+            for (size_t c = 0; c < p->cols; c++)
+                sum += get(p->x, p->type, i * p->cols + c) * get(p->w, p->type, (job * p->rows + r) * p->cols + c);
+            out[i * p->rows + r] = p->add ? out[i * p->rows + r] + sum : sum;
         }
 }
 
-int cuda_gemm_run(cuda_gemm *, float *out, bool add, const void *x, const void *w, dtype type, size_t n, size_t rows,
-                  size_t cols)
+static void multiply_all(const cuda_product *p)
 {
+    for (size_t i = 0; i < p->count; i++) multiply(p, i);
+}
+
+int cuda_gemm_run(cuda_gemm *, const cuda_product *p)
+{
+    const cuda_product all = *p;
     if (int rc = shim_next_call()) return rc;
-    if (how == SHIM_GEMM_REFUSES) return cuda_gemm_result(15);
+    if (how == SHIM_GEMM_REFUSES || (how == SHIM_GEMM_SINGLE && p->count > 1)) return cuda_gemm_result(15);
     if (how == SHIM_GEMM_INVALID) return cuda_gemm_result(7);
-    return shim_submit((const void *)multiply, [=] { multiply(out, add, x, w, type, n, rows, cols); });
+    shim_counts_product();
+    return shim_submit((const void *)multiply_all, [=] { multiply_all(&all); });
 }

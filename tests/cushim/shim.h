@@ -44,6 +44,7 @@ enum {
     SHIM_EARLY,     /* pinned memory released before the queued work was done */
     SHIM_QUEUED,    /* launches and copies, including those in captured graphs */
     SHIM_FETCHED,   /* bytes copied to the host */
+    SHIM_PRODUCTS,  /* calls of the vendor library that it did not refuse */
     SHIM_COUNTS
 };
 long shim_count(int what);
@@ -51,8 +52,8 @@ long shim_count(int what);
 long shim_races(void);
 bool shim_sees_races(void);
 /* Selects the result of the vendor library's products from now on, and if opening a device finds the library. Products
- * are refused with "not supported" or with "invalid value". */
-enum { SHIM_GEMM, SHIM_GEMM_REFUSES, SHIM_GEMM_INVALID, SHIM_GEMM_MISSING };
+ * are refused with "not supported" or with "invalid value", or if a call has several. */
+enum { SHIM_GEMM, SHIM_GEMM_REFUSES, SHIM_GEMM_INVALID, SHIM_GEMM_SINGLE, SHIM_GEMM_MISSING };
 void shim_gemm(int how);
 
 /* ---- for the stand-in headers ---- */
@@ -115,6 +116,7 @@ void shim_pinned(size_t bytes);
 size_t shim_pinned_held(void);
 int shim_copy(void *to, const void *from, size_t n, int kind);
 void shim_wait(void); /* does all deferred work */
+void shim_counts_product(void);
 void shim_library_closes(void);
 /* True if a stream is being captured; invalidates the capture. */
 bool shim_capture_broken(void);
