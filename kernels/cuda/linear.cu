@@ -39,9 +39,10 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *ou
     for (size_t c = threadIdx.x; c < x.cols; c += BLOCK) put_f32(&out[blockIdx.x * x.cols + c], number(c) * s);
 }
 
-/* A product of `all` numbers in rows of `rows`, to be scaled and to get its bias; bias NULL: none. */
+/* A product of `all` numbers in rows of `rows`, to be scaled and to get its bias (NULL: none), and then to be added to
+ * `into` (NULL: it stays in out). */
 typedef struct {
-    float *out;
+    float *out, *into;
     const void *bias;
     dtype bias_type;
     size_t rows, all;
@@ -52,7 +53,9 @@ static __global__ void finish_k(job_list<unfinished> jobs, const float *scale)
     const unfinished &j = jobs.job[blockIdx.y];
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= j.all) return;
-    j.out[i] = j.out[i] * (scale ? scale[i / j.rows] : 1) + (j.bias ? element(j.bias, j.bias_type, i % j.rows) : 0);
+    float x = j.out[i] * (scale ? scale[i / j.rows] : 1) + (j.bias ? element(j.bias, j.bias_type, i % j.rows) : 0);
+    if (j.into) j.into[i] += x;
+    else j.out[i] = x;
 }
 
 static void finish_many(backend *be, const job_list<unfinished> &jobs, unsigned n, const float *scale)
@@ -128,9 +131,9 @@ static size_t multiply_some(backend *be, cuda_product p)
     return 0;
 }
 
-/* Applies the norm, or the gate of x and up, and computes at most MOST_JOBS products, without gate and sum; with add, a
- * single product without bias is added to c->into. */
-static void multiply_many(backend *be, const projection *c, const float *up, bool add)
+/* Applies the norm, or the gate of x and up, and computes at most MOST_JOBS products, without gate and sum over
+ * ranks. With c->into there is one product, which the library adds if it needs no scale and no bias. */
+static void multiply_many(backend *be, const projection *c, const float *up)
 {
     float *scale;
     job_list<unfinished> rest = {};
@@ -139,18 +142,19 @@ static void multiply_many(backend *be, const projection *c, const float *up, boo
     for (size_t i = 0, done; in && i < c->n_jobs; i += max(done, (size_t)1)) {
         const linear_job *j = &c->jobs[i];
         cuda_product p = product_at(c, i, in);
-        if (add) p.out = ptr<float>(c->into), p.add = true;
+        p.add = c->into.p && !scale && !j->bias.p.p;
+        if (p.add) p.out = ptr<float>(c->into);
         done = multiply_some(be, p);
         if (be->fault.code != ST_OK) return;
         if (done == 0) {
             if (up) cuda_swiglu(be, c->x, c->x, (buf){(unsigned char *)up}, c->n * p.cols);
             up = NULL;
             multiply_ours(be, c, j);
-            if (add) cuda_add(be, c->into, j->out, c->n * p.rows);
+            if (c->into.p) cuda_add(be, c->into, j->out, c->n * p.rows);
         }
         for (size_t k = 0; k < done; k++)
             if (scale || j[k].bias.p.p)
-                rest.job[n_rest++] = {ptr<float>(add ? c->into : j[k].out), j[k].bias.p.p, j[k].bias.type, p.rows,
+                rest.job[n_rest++] = {ptr<float>(j[k].out), ptr<float>(c->into), j[k].bias.p.p, j[k].bias.type, p.rows,
                                       c->n * p.rows};
     }
     finish_many(be, rest, n_rest, scale);
@@ -169,7 +173,7 @@ static void multiply(backend *be, const projection *c, const float *up)
 {
     dtype t = c->jobs[0].w.type;
     if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c, up);
-    else if (by_library(be, c, t)) multiply_many(be, c, up, false);
+    else if (by_library(be, c, t)) multiply_many(be, c, up);
     else cuda_few(be, c);
 }
 
@@ -202,20 +206,18 @@ static bool at_once(const backend *be, const projection *c)
     return cuda_few_aligned(c) && (c->norm.p.p ? c->norm.type == t : !c->gated);
 }
 
-/* True if the library can add its product to `into`: f16 products, biases and sums over ranks need a launch in between.
- */
-static bool adds(const backend *be, const projection *c)
-{
-    const linear_job *j = c->jobs;
-    return c->into.p && c->into.p != c->x.p && c->n_jobs == 1 && !c->gated && !c->norm.p.p && !j->bias.p.p &&
-           j->w.type != DT_F16 && !((const cuda_ctx *)be->ctx)->nccl && by_library(be, c, j->w.type);
-}
-
 /* True if x is converted to 8 or 16 bits before many rows are multiplied. */
 static bool converts(const backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
     return alike(c) && (dtype_in_qblocks(t) ? c->n > most_x(t) && !c->exact : t != DT_F32 && by_library(be, c, t));
+}
+
+/* True if a product with many rows can be added to `into` at once: ranks sum it first. */
+static bool adds(const backend *be, const projection *c)
+{
+    return c->into.p && c->into.p != c->x.p && c->n_jobs == 1 && !c->gated && !c->norm.p.p &&
+           !((const cuda_ctx *)be->ctx)->nccl && (by_library(be, c, c->jobs[0].w.type) || converts(be, c));
 }
 
 /* Returns `up` of a deferred gate that is x of this call, to be applied while x is converted; NULL: there is none. */
@@ -249,7 +251,7 @@ void cuda_project(backend *be, const projection *c)
     }
     const float *up = c->n > 0 ? take_gate(be, c) : NULL;
     if (c->n > 0 && adds(be, c)) {
-        if (cuda_begin(be, "project")) multiply_many(be, c, up, true);
+        if (cuda_begin(be, "project")) multiply(be, c, up);
         return;
     }
     if (up || (c->norm.p.p && c->n > 0 && !dtype_in_qblocks(t) && converts(be, c))) {

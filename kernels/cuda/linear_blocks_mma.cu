@@ -110,7 +110,8 @@ static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const
 #pragma unroll
         for (int n = 0; n < X / 4; n++) {
             size_t m = (size_t)blockIdx.y * X + n / 2 * 8 + 2 * t + n % 2;
-            if (m < p.n) j.out[m * j.rows + row] = bias + sum[n / 2][2 * h + n % 2];
+            float *out = &j.out[m * j.rows + row], s = bias + sum[n / 2][2 * h + n % 2];
+            if (m < p.n) *out = p.add ? *out + s : s;
         }
     }
 }

@@ -133,6 +133,35 @@ static void test_batches(void)
     shim_gemm(SHIM_GEMM);
 }
 
+/* A product added to other numbers has the bits of product and sum, also if f16 requires that x is scaled. */
+static void test_added(void)
+{
+    static float sum[N * ROWS], want[N * ROWS];
+    backend *be = open_cuda();
+    for (int i = 0; i < 2 * (DT_BF16 + 1); i++) {
+        const dtype t = (dtype)(i / 2);
+        rng r = {9};
+        device d = {.be = be};
+        float *x = random_f32(&r, N * COLS), *w = random_f32(&r, ROWS * COLS), *into = random_f32(&r, N * ROWS);
+        for (size_t k = 0; k < N * COLS; k++) x[k] *= 1e6f;
+        buf from = put(&d, w, ROWS * COLS * sizeof *w), in = put(&d, x, N * COLS * sizeof *x),
+            out = put(&d, sum, sizeof sum);
+        buf alone = put(&d, into, sizeof sum), to = put(&d, into, sizeof sum);
+        linear_job j = {.out = out, .w = {put(&d, w, ROWS * COLS * sizeof *w), t, ROWS, COLS, {NULL}}};
+        be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
+        if (i % 2) j.bias = (weight){from, DT_F32, 1, ROWS, {NULL}};
+        be->ops->linear(be, &j, 1, in, N, false);
+        be->ops->add(be, alone, out, N * ROWS);
+        be->ops->project(be, &(projection){.jobs = &j, .n_jobs = 1, .x = in, .n = N, .into = to});
+        be->ops->download(be, sum, to, sizeof sum);
+        be->ops->download(be, want, alone, sizeof want);
+        ok(memcmp(sum, want, sizeof sum) == 0, "%s%s, added: the same bits", dtype_name(t), i % 2 ? ", bias" : "");
+        drop(&d);
+        free(x), free(w), free(into);
+    }
+    backend_close(be);
+}
+
 /* The warning is printed once per process, and not if the library is left out on purpose. */
 static void test_missing(void)
 {
@@ -206,6 +235,7 @@ int main(void)
     test_refusal(SHIM_GEMM_REFUSES, "refused");
     test_refusal(SHIM_GEMM_INVALID, "refused as invalid");
     test_batches();
+    test_added();
     test_missing();
     test_places();
     is_int((long long)shim_held(), 0, "all device memory was given back");
