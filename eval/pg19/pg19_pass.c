@@ -9,6 +9,8 @@
 #include "eval/pg19/pg19.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
+#include "kernels/ops_weights.h"
+#include "model/weights.h"
 
 const char *const pg19_protocols[] = {"decode", "window", "truncate"};
 
@@ -33,6 +35,8 @@ typedef struct {
     double sum, *at;     /* nll so far; perplexity at each point */
     size_t n_at;         /* points reached */
     double pass_sum;     /* nll in one chunked pass */
+    double *nll;         /* [values] of the decode path */
+    double squares;      /* sum of squared differences from the chunked pass */
     double loss, scored; /* sum of the windows' mean losses; tokens scored */
     attn_stats stats;
     attn_bytes held, peak;
@@ -51,7 +55,7 @@ typedef struct {
     float *logits;   /* [n, vocab] */
     int64_t *points;
     size_t n_points;
-    double *at;
+    double *at, *nll; /* of the seats */
     int64_t ns;
 } group;
 
@@ -104,7 +108,8 @@ static cutting cut(const pg19_run *r, const pg19_book *b, int64_t length)
 
 /* ---- groups ---- */
 
-static status group_open(group *g, const size_t *row, int64_t limit, err *e)
+/* n_values: kept of each session. */
+static status group_open(group *g, const size_t *row, int64_t limit, size_t n_values, err *e)
 {
     size_t vocab = (size_t)g->r->m.g.m->config.vocab;
     TRY(MEM_NEW(&g->seats, g->n, e));
@@ -114,8 +119,9 @@ static status group_open(group *g, const size_t *row, int64_t limit, err *e)
     TRY(MEM_NEW(&g->logits, g->n * vocab, e));
     TRY(MEM_NEW(&g->points, g->n_points, e));
     TRY(MEM_NEW(&g->at, g->n * g->n_points, e));
+    TRY(MEM_NEW(&g->nll, g->n * n_values, e));
     for (size_t i = 0; i < g->n; i++) {
-        g->seats[i] = (seat){.row = row[i], .at = g->at + i * g->n_points};
+        g->seats[i] = (seat){.row = row[i], .at = g->at + i * g->n_points, .nll = g->nll + i * n_values};
         TRY(session_create(&g->s[i], g->r->m.g.dec, &g->r->m.rows.run[row[i]].spec, session_of(limit), e));
     }
     return ST_OK;
@@ -131,6 +137,7 @@ static void group_close(group *g)
     mem_free(g->logits);
     mem_free(g->points);
     mem_free(g->at);
+    mem_free(g->nll);
 }
 
 /* Adds the result of a seat: {identity, own, name, title, seconds, together}. Takes ownership of `own`. */
@@ -148,8 +155,10 @@ static void on_decoded(void *ctx, size_t i, size_t at, double nll)
 {
     const group *g = ctx;
     seat *t = &g->seats[i];
+    size_t n = at - before(g->r); /* values so far */
     t->sum += nll;
-    if ((int64_t)(at - before(g->r)) != g->points[t->n_at]) return;
+    t->nll[n - 1] = nll;
+    if ((int64_t)n != g->points[t->n_at]) return;
     t->at[t->n_at] = exp(t->sum / (double)g->points[t->n_at]);
     t->n_at++;
 }
@@ -165,8 +174,10 @@ static bool on_fed(void *ctx, size_t fed)
 static void on_passed(void *ctx, size_t i, size_t at, double nll)
 {
     const group *g = ctx;
-    (void)at;
-    g->seats[g->index[i]].pass_sum += nll;
+    seat *t = &g->seats[g->index[i]];
+    double apart = nll - t->nll[at - before(g->r) - 1];
+    t->pass_sum += nll;
+    t->squares += apart * apart;
 }
 
 static bool not_interrupted(void *ctx, size_t fed)
@@ -206,16 +217,43 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
     return n ? perplexity_pass(g->batch, n, ids, n_fed, before(g->r) + 1, n_fed + 1, &sink, e) : ST_OK;
 }
 
+static bool rounds_to_bytes(const model *m)
+{
+    for (const weight_spec *w = m->weights; w < weights_end(m); w++)
+        if (!w->vector && dtype_in_qblocks(w->slot->type)) return true;
+    return false;
+}
+
+/* Returns how far the log-likelihoods of both paths may be apart. */
+static double limit_of(const pg19_run *r, const attn_spec *spec)
+{
+    bool builtin = cli_builtin_gemm(&r->m.o->engine.device);
+    dtype rows = spec->kv.type;
+    if (!builtin && rounds_to_bytes(r->m.g.m)) return PG19_LIMIT_BYTES;
+    if (!builtin || (rows != DT_F32 && rows != DT_F16)) return PG19_LIMIT_BF16;
+    return rows == DT_F16 ? PG19_LIMIT_F16 : PG19_LIMIT_F32;
+}
+
+/* Returns the comparison with a chunked pass; nulls if there was none. */
+static json_t *chunked_json(const group *g, const seat *t, size_t n)
+{
+    json_t *ppl = t->whole ? results_real(exp(t->pass_sum / (double)n)) : json_null();
+    json_t *apart = t->whole ? results_real(sqrt(t->squares / (double)n)) : json_null();
+    json_t *limit = t->whole ? json_real(limit_of(g->r, &g->r->m.rows.run[t->row].spec)) : json_null();
+    return json_pack("{s:o, s:o, s:o}", "chunked_ppl", ppl, "chunked_rms", apart, "chunked_limit", limit);
+}
+
 static json_t *decoded_json(const group *g, const seat *t, size_t n)
 {
     double steps = (double)t->stats.steps * g->r->m.g.m->config.n_kv;
     json_t *curve =
         json_pack("{s:o, s:o}", "length", report_sizes(g->points, t->n_at), "ppl", results_reals(t->at, t->n_at));
-    return json_pack("{s:I, s:f, s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n, "nll", t->sum,
-                     "ppl", results_real(exp(t->sum / (double)n)), "curve", curve, "chunked_ppl",
-                     t->whole ? results_real(exp(t->pass_sum / (double)n)) : json_null(), "attended",
-                     t->stats.attended / steps, "visible", t->stats.visible / steps, "kv_bytes", (json_int_t)t->held.kv,
-                     "kv_bytes_peak", (json_int_t)t->peak.kv, "index_bytes", (json_int_t)t->held.index);
+    json_t *o =
+        json_pack("{s:I, s:f, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n, "nll", t->sum, "ppl",
+                  results_real(exp(t->sum / (double)n)), "curve", curve, "attended", t->stats.attended / steps,
+                  "visible", t->stats.visible / steps, "kv_bytes", (json_int_t)t->held.kv, "kv_bytes_peak",
+                  (json_int_t)t->peak.kv, "index_bytes", (json_int_t)t->held.index);
+    return results_merge(o, chunked_json(g, t, n));
 }
 
 static status decode_group(group *g, const size_t *row, err *e)
@@ -224,7 +262,7 @@ static status decode_group(group *g, const size_t *row, err *e)
     const perplexity_sink sink = {.take = on_decoded, .progress = on_fed, .ctx = g};
     size_t n = fed_tokens(g->r, b), prompt = (size_t)g->r->prompt, n_values = n - before(g->r);
     g->n_points = perplexity_lengths(n_values, NULL);
-    TRY(group_open(g, row, (int64_t)n, e));
+    TRY(group_open(g, row, (int64_t)n, n_values, e));
     perplexity_lengths(n_values, g->points);
     int64_t t0 = clock_ns();
     if (prompt > 0) TRY(perplexity_pass(g->s, g->n, b->ids.ids, prompt, prompt, prompt + 1, &sink, e));
@@ -273,7 +311,7 @@ static status window_group(group *g, const size_t *row, err *e)
     int32_t *ids = NULL;
     status st;
     int64_t t0 = clock_ns();
-    TRY_GOTO(group_open(g, row, g->length, e));
+    TRY_GOTO(group_open(g, row, g->length, 0, e));
     TRY_GOTO(MEM_NEW(&ids, (size_t)g->length, e));
     for (; perplexity_next(&w, c.n, c.room, c.stride); windows++) TRY_GOTO(pass_window(g, &c, &w, ids, e));
     g->ns = clock_ns() - t0;

@@ -99,7 +99,7 @@ static status open_run(pg19_run *r, pg19_options *o, const char *dir, pg19_proto
 {
     static const json_t *none;
     int64_t budget = 0;
-    *r = (pg19_run){.m.o = &o->run, .o = o, .protocol = protocol, .n_lengths = 1, .tolerance = PG19_LIMIT_BUILTIN};
+    *r = (pg19_run){.m.o = &o->run, .o = o, .protocol = protocol, .n_lengths = 1};
     out_hush();
     o->run.engine.model.dir = dir;
     o->run.engine.device.gemm = "builtin";
