@@ -173,6 +173,7 @@ status cuda_reserve(backend *be, const step_size *s, err *e)
     cuda_ctx *c = cuda_of(be);
     c->most_jobs = max(c->most_jobs, min(s->rows, (size_t)CUDA_JOBS));
     cuda_decode_reserve(be, s->rows, s->n_heads, s->head_dim, s->n_keys);
+    cuda_room(be, &c->lse, c->most_jobs * s->n_heads, sizeof(float), "votes");
     size_t steps = 2 * s->rows * s->width, prompts = cuda_linear_room(s->prompt_rows, s->width, s->exact);
     if (be->fault.code == ST_OK) cuda_room(be, &c->rounded, max(steps, prompts), sizeof(float), "rounded activations");
     return cuda_reserved(be, e);
@@ -252,6 +253,7 @@ static void close_backend(backend *be)
     cuda_nccl_free(c->nccl);
     /* After a fault these calls fail too; their errors are ignored. */
     cudaFree(c->parts.p);
+    cudaFree(c->lse.p);
     cudaFree(c->rounded.p);
     cudaFree(c->panel.p);
     cudaFree(c->gathered.p);

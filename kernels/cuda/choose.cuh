@@ -114,8 +114,10 @@ static __device__ void list_best(const choose_args &a, size_t l, const float *s,
     }
 }
 
-/* Lists of many items: whether they need the wide kernels, and the launches and scratch of n jobs. */
+/* Lists of many items: whether they need the wide kernels, and the launches and scratch of n jobs. heads: combinations
+ * that compute their scores, or none. */
 bool choose_is_wide(int64_t most);
-void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most);
+void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most,
+                 const cuda_combined &heads);
 
 #endif

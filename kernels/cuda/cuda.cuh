@@ -5,6 +5,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/dev.cuh"
+#include "kernels/ops_select.h"
 
 #define CUDA_DECLARE(name, OPS, type) OPS(OP_DECLARE, cuda_##name##_, cuda_##name##_)
 CORE_OPS(OP_DECLARE, cuda_, cuda_)
@@ -19,7 +20,8 @@ typedef struct {
 typedef struct cuda_gemm cuda_gemm;
 typedef struct cuda_nccl cuda_nccl;
 
-enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_DEFERRED = 2, CUDA_DEFERRED_DIM = 512 };
+/* CUDA_JOBS: jobs of one launch. Kernels take them by value, and parameters are limited to 4 KB. */
+enum { CUDA_JOBS = 16, CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_DEFERRED = 2, CUDA_DEFERRED_DIM = 512 };
 
 /* Executable graph of a step; exec NULL: none yet. */
 typedef struct {
@@ -44,6 +46,14 @@ typedef struct {
     size_t n;
 } cuda_gated;
 
+/* Combinations of heads that are deferred, so that the choice that reads them can compute them (select.cu). lse: of the
+ * heads; NULL: no votes. */
+typedef struct {
+    combine_job job[CUDA_JOBS];
+    const float *lse;
+    size_t n; /* 0: none */
+} cuda_combined;
+
 typedef struct {
     cudaStream_t stream;
     int device, n_sm;
@@ -62,6 +72,7 @@ typedef struct {
     unsigned long long n_steps;
     size_t most_jobs;      /* sequences in a step */
     cuda_scratch parts;    /* attention: partial results of pieces */
+    cuda_scratch lse;      /* votes: log-sum-exp of each head */
     cuda_scratch rounded;  /* linear: x in 8 or 16 bits */
     cuda_scratch panel;    /* linear: a dequantized matrix, the library's workspace */
     cuda_scratch zeros;    /* counters, which each use resets to 0 */
@@ -71,6 +82,7 @@ typedef struct {
     cuda_heads deferred[CUDA_DEFERRED];
     int n_deferred;
     cuda_gated gated;
+    cuda_combined combined;
     const char *last; /* last op queued, since a fault may appear later */
     char name[16];
 } cuda_ctx;
@@ -87,13 +99,16 @@ static inline cudaStream_t cuda_stream(backend *be)
 
 /* Makes the backend's device the current one of the calling thread: each thread starts with device 0. */
 void cuda_use_device(backend *be);
-/* Queue the work deferred by heads.cu and linear.cu. Of both, the latter comes first. */
+/* Queue the work deferred by heads.cu, linear.cu and select.cu. Each defers only what is later than that of the files
+ * after it in this order. */
 void cuda_queue_deferred(backend *be);
 void cuda_queue_gated(backend *be);
+void cuda_queue_combined(backend *be);
 /* Every call of the backend that reaches CUDA begins with this one, mostly through cuda_begin or cuda_step_end. */
 static inline void cuda_enter(backend *be)
 {
     cuda_use_device(be);
+    cuda_queue_combined(be);
     cuda_queue_gated(be);
     cuda_queue_deferred(be);
 }
@@ -128,9 +143,6 @@ cudaError_t cuda_step_open(cuda_ctx *c);
 void cuda_step_close(cuda_ctx *c);
 /* cuda_step_end also ends a recording early, before work that cannot be recorded: it launches the recorded part, and
  * the rest of the step is queued op by op. */
-
-/* Number of jobs of one launch. Kernels take them by value, and parameters are limited to 4 KB. */
-enum { CUDA_JOBS = 16 };
 
 template <class T> struct job_list {
     T job[CUDA_JOBS];

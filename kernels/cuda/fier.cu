@@ -590,7 +590,7 @@ static void score_list(backend *be, const score_job *jobs, size_t n, int64_t mos
         });
     });
     if (!jobs->votes.p || be->fault.code != ST_OK) return;
-    in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_combine_votes(be, list.job, m, &v); });
+    in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_defer_combine(be, list.job, m, v.lse); });
 }
 
 void cuda_fier_score(backend *be, const score_job *jobs, size_t n)

@@ -215,6 +215,8 @@ static void defer(backend *be, const cuda_heads *h)
 {
     cuda_ctx *c = cuda_of(be);
     bool fits = c->n_deferred < CUDA_DEFERRED;
+    cuda_use_device(be);
+    cuda_queue_combined(be);
     cuda_queue_gated(be);
     for (int i = 0; i < c->n_deferred; i++) fits = fits && !conflict(&c->deferred[i], h);
     if (!fits) cuda_queue_deferred(be);

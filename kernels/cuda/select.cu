@@ -33,13 +33,6 @@ void cuda_select_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n
 
 /* ---- combination of heads ---- */
 
-typedef struct {
-    float *out;
-    const float *in;
-    size_t stride;
-    int64_t lo, hi;
-} combine_args;
-
 /* One block per chunk of a head. */
 static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args> jobs, vote_room v)
 {
@@ -61,45 +54,23 @@ static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args
     if (threadIdx.x == 0) v.lse[head] = lse;
 }
 
-/* Returns the combined vote of a group. A head without a finite score does not vote. */
-static __device__ __forceinline__ float vote(const float *x, size_t stride, const float *lse, int group, float scale)
-{
-    float top = -INFINITY, sum = 0;
-    for (int h = 0; h < group; h++)
-        if (!isinf(lse[h])) top = fmaxf(top, logit(x[h * stride], scale) - lse[h]);
-    if (isinf(top)) return top;
-    for (int h = 0; h < group; h++)
-        if (!isinf(lse[h])) sum += expf(logit(x[h * stride], scale) - lse[h] - top);
-    return top + logf(sum);
-}
-
-/* by: divisor of the mean. */
-static __device__ __forceinline__ float reduce(const float *x, size_t stride, int group, gqa_mode mode, float by)
-{
-    float r = mode == GQA_MAX_S && isnan(x[0]) ? -INFINITY : x[0];
-    for (int h = 1; h < group; h++) {
-        float y = x[h * stride];
-        r = mode != GQA_MAX_S ? __fadd_rn(r, y) : y > r ? y : r;
-    }
-    return mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN ? __fdiv_rn(r, by) : r;
-}
-
-/* lse [jobs][n_heads]; NULL: no vote. */
-static __global__ void combine_k(job_list<combine_args> jobs, const float *lse, int group, gqa_mode mode, float by,
-                                 float scale)
+static __global__ void combine_k(job_list<combine_args> jobs, combine_how how)
 {
     const combine_args &j = jobs.job[blockIdx.z];
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    size_t l = blockIdx.y;
-    if (i < j.lo || i >= j.hi) return;
-    const float *x = j.in + l * group * j.stride + i;
-    if (lse) lse += (blockIdx.z * gridDim.y + l) * group;
-    j.out[l * j.stride + i] = lse ? vote(x, j.stride, lse, group, scale) : reduce(x, j.stride, group, mode, by);
+    if (i >= j.lo && i < j.hi) combine_item(j, how, i);
 }
 
-static combine_args combine_args_of(const combine_job &j)
+combine_args cuda_combine_args(const combine_job &j)
 {
     return {ptr<float>(j.out), ptr<float>(j.in), j.stride, j.lo, j.hi};
+}
+
+combine_how cuda_combine_how(backend *be, const combine_job *j, const float *lse)
+{
+    size_t group = j->n_heads / j->n_lists;
+    float by = (float)group * (j->mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
+    return {lse, (int)group, j->mode, by, j->scale};
 }
 
 static int64_t most_columns(const combine_job *jobs, size_t n)
@@ -112,32 +83,41 @@ static int64_t most_columns(const combine_job *jobs, size_t n)
 bool vote_room_of(backend *be, vote_room *v, size_t n_heads, int64_t n_items, float scale)
 {
     size_t most = cuda_blocks((size_t)max(n_items, (int64_t)1), VOTE_ITEMS);
-    v->parts = (vote_part *)cuda_room(be, &cuda_of(be)->parts, n_heads * (most * 2 + 1), sizeof(float), "votes");
+    cuda_queue_combined(be); /* which reads lse */
+    v->parts = (vote_part *)cuda_room(be, &cuda_of(be)->parts, n_heads * most, sizeof(vote_part), "votes");
+    v->lse = (float *)cuda_room(be, &cuda_of(be)->lse, n_heads, sizeof(float), "votes");
     v->done = cuda_zeros(be, n_heads, "votes");
-    if (!v->parts || !v->done) return false;
-    v->lse = (float *)(void *)(v->parts + n_heads * most);
     v->most = most;
     v->scale = scale;
-    return true;
+    return v->parts && v->lse && v->done;
 }
 
 /* lse NULL: no vote. */
 static void combine_list(backend *be, const combine_job *jobs, size_t n, const float *lse)
 {
-    size_t group = jobs->n_heads / jobs->n_lists;
-    float by = (float)group * (jobs->mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
     int64_t most = most_columns(jobs, n);
-    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) {
+    in_lists(jobs, n, cuda_combine_args, [&](auto &list, unsigned m) {
         cudaError_t rc = launch(combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)jobs->n_lists, m),
-                                dim3(BLOCK), 0, cuda_stream(be), list, lse, (int)group, jobs->mode, by, jobs->scale);
+                                dim3(BLOCK), 0, cuda_stream(be), list, cuda_combine_how(be, jobs, lse));
         cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", jobs->n_lists, jobs->n_heads,
                    (long long)most);
     });
 }
 
-void cuda_combine_votes(backend *be, const combine_job *jobs, size_t n, const vote_room *v)
+void cuda_defer_combine(backend *be, const combine_job *jobs, size_t n, const float *lse)
 {
-    combine_list(be, jobs, n, v->lse);
+    cuda_combined *c = &cuda_of(be)->combined;
+    cuda_queue_combined(be);
+    for (size_t i = 0; i < n; i++) c->job[i] = jobs[i];
+    c->lse = lse, c->n = n;
+}
+
+void cuda_queue_combined(backend *be)
+{
+    cuda_combined *c = &cuda_of(be)->combined;
+    size_t n = c->n;
+    c->n = 0;
+    if (n > 0 && be->fault.code == ST_OK) combine_list(be, c->job, n, c->lse);
 }
 
 static void vote_lists(backend *be, const combine_job *jobs, size_t n)
@@ -145,12 +125,12 @@ static void vote_lists(backend *be, const combine_job *jobs, size_t n)
     vote_room v;
     int64_t most = most_columns(jobs, n);
     if (!vote_room_of(be, &v, n * jobs->n_heads, most, jobs->scale)) return;
-    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) {
+    in_lists(jobs, n, cuda_combine_args, [&](auto &list, unsigned m) {
         cudaError_t rc = launch(lse_k, dim3((unsigned)v.most, (unsigned)jobs->n_heads, m), dim3(VOTE_ITEMS), 0,
                                 cuda_stream(be), list, v);
         cuda_check(be, rc, "votes of %zu heads", jobs->n_heads);
     });
-    if (be->fault.code == ST_OK) cuda_combine_votes(be, jobs, n, &v);
+    if (be->fault.code == ST_OK) cuda_defer_combine(be, jobs, n, v.lse);
 }
 
 void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
@@ -160,10 +140,11 @@ void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
     for (size_t i = 0; i < n; i += CUDA_JOBS) {
         size_t m = min(n - i, (size_t)CUDA_JOBS);
         if (vote) vote_lists(be, jobs + i, m);
-        else combine_list(be, jobs + i, m, NULL);
+        else cuda_defer_combine(be, jobs + i, m, NULL);
     }
-    for (size_t i = 0; jobs->mode >= GQA_LAYER_MEAN && i < n; i++)
-        cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
+    if (jobs->mode < GQA_LAYER_MEAN) return;
+    cuda_queue_combined(be);
+    for (size_t i = 0; i < n; i++) cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
 }
 
 /* ---- scores of tokens to scores of pages ---- */
@@ -345,17 +326,36 @@ static choose_args args_of(const choose_job &j)
             ptr<int64_t>(j.range)};
 }
 
+/* True if deferred combinations are those of all candidates' scores of the jobs. */
+static bool combines(const cuda_combined &c, const choose_job *jobs, size_t n)
+{
+    bool same = c.n == n;
+    for (size_t i = 0; same && i < n; i++) {
+        const combine_job &from = c.job[i];
+        const choose_job &j = jobs[i];
+        int64_t end = (j.items.n_slots + j.granule - 1) / j.granule;
+        same = from.out.p == j.score.p && from.stride == j.stride && from.n_lists == j.n_lists &&
+               from.lo <= j.items.lo && from.hi >= j.items.hi && from.hi <= end;
+    }
+    return same;
+}
+
 /* Runs one thread block per list. With groups there are few columns, a small multiple of the selection size. */
 void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
 {
-    if (jobs->n_lists == 0 || !cuda_begin(be, "choose")) return;
+    if (jobs->n_lists == 0) return;
     int64_t most = 0;
     for (const choose_job *j = jobs; j < jobs + n; j++)
         most = max(most, j->spans ? j->spans->n_max * j->spans->per : j->most);
+    bool wide = !jobs->spans && choose_is_wide(most);
+    cuda_combined heads = cuda_of(be)->combined;
+    if (!wide || !combines(heads, jobs, n)) heads.n = 0;
+    if (heads.n > 0) cuda_of(be)->combined.n = 0; /* the choice includes them */
+    if (!cuda_begin(be, "choose")) return;
     auto kernel = jobs->spans ? choose_k<true> : choose_k<false>;
     in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
-        if (!jobs->spans && choose_is_wide(most)) {
-            choose_wide(be, list, m, jobs->n_lists, most);
+        if (wide) {
+            choose_wide(be, list, m, jobs->n_lists, most, heads);
             return;
         }
         cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0,

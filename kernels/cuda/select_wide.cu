@@ -4,7 +4,7 @@
  * keys; the last block of a list to finish finds the digit of the k-th largest. In the second launch every block
  * stores, in order, its items whose digit is large enough. The last block selects among them by the rest of the key, in
  * two digits of 10 bits, and writes the list. Counts are integers, so the order of the atomic adds does not matter.
- * first   reads 4 N bytes, the scores
+ * first   reads 4 N bytes, the scores, or the scores of the heads that it combines; stores 4 N then
  * second  reads 4 N, writes 2 S for the S remaining items, reads them and their scores 5 times, from caches
  * S is k plus the items that share the digit of the k-th. A digit is an eighth of an octave of scores: typically 1 to 4
  * thousand items at 128k. In the worst case all scores have one digit and S = N, which is correct but as slow as one
@@ -13,11 +13,13 @@
 
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/last.cuh"
+#include "kernels/cuda/votes.cuh"
 
 enum {
     WIDE = 16384, /* lists of more items use these kernels */
     BLOCK = 1024,
-    AHEAD = 8, /* items of a thread, loaded at once */
+    AHEAD = 8,    /* items of a thread, loaded at once */
+    COMBINED = 2, /* items of a thread, with scores that are combined first */
     RUN = 32 * AHEAD,
     ITEMS = BLOCK * AHEAD,
     BINS = 4096,
@@ -46,15 +48,16 @@ typedef struct {
     int64_t first, k;
 } view;
 
-static __device__ __forceinline__ view view_of(const choose_args &a)
+/* items: of a block. */
+static __device__ __forceinline__ view view_of(const choose_args &a, int items)
 {
     view v;
     v.c = forced_of(a);
     v.k = to_take(a, blockIdx.y, v.c.hi - v.c.lo, &v.c);
     v.score = a.score + blockIdx.y * a.stride;
     v.list = blockIdx.z * gridDim.y + blockIdx.y;
-    v.n_blocks = (int)max((v.c.items + ITEMS - 1) / ITEMS, (int64_t)1);
-    v.first = (int64_t)blockIdx.x * ITEMS;
+    v.n_blocks = (int)max((v.c.items + items - 1) / items, (int64_t)1);
+    v.first = (int64_t)blockIdx.x * items;
     return v;
 }
 
@@ -116,26 +119,20 @@ template <int PER> static __device__ unsigned narrow(const int n[PER], int64_t *
     return digit;
 }
 
-static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jobs, wide_room w)
+/* Counts the first digits of N scores per thread, whose items are BLOCK apart from `item` on. The last block of the
+ * list to finish finds the digit of the k-th largest. */
+template <int N>
+static __device__ __forceinline__ void count_first(view v, const wide_room &w, const float x[N], int64_t item)
 {
     SHARED(int, bins, [BINS]);
     SHARED(int64_t, room, [MOST_WARPS + 2]);
     constexpr int PER = BINS / BLOCK;
-    view v = view_of(jobs.job[blockIdx.z]);
-    if (v.k <= 0 || (int)blockIdx.x >= v.n_blocks) return;
     int *digits = w.digits + v.list * BINS, n[PER];
     counter c = counter_begin(bins, BINS);
-    float x[AHEAD];
-    int64_t i0 = v.first + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        int64_t item = i0 + i * BLOCK;
-        x[i] = item >= v.c.lo && item < v.c.hi ? v.score[item] : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        int64_t item = i0 + i * BLOCK;
-        if (item >= v.c.lo && item < v.c.hi) count(c, (int)(key_of(x[i]) >> FIRST_SHIFT));
+    for (int i = 0; i < N; i++) {
+        int64_t at = item + i * BLOCK;
+        if (at >= v.c.lo && at < v.c.hi) count(c, (int)(key_of(x[i]) >> FIRST_SHIFT));
     }
     counter_end(c);
     for (int i = threadIdx.x; i < BINS; i += BLOCK)
@@ -148,6 +145,38 @@ static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jo
     }
     unsigned least = narrow<PER>(n, &v.k, room);
     if (threadIdx.x == 0) w.least[v.list] = least, w.k[v.list] = (int)v.k;
+}
+
+static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jobs, wide_room w)
+{
+    view v = view_of(jobs.job[blockIdx.z], ITEMS);
+    if (v.k <= 0 || (int)blockIdx.x >= v.n_blocks) return;
+    float x[AHEAD];
+    int64_t i0 = v.first + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        int64_t item = i0 + i * BLOCK;
+        x[i] = item >= v.c.lo && item < v.c.hi ? v.score[item] : 0;
+    }
+    count_first<AHEAD>(v, w, x, i0);
+}
+
+/* The same with scores that are combined here, and stored, also of items that are no candidates. Blocks have fewer
+ * items, since a combination takes longer than reading a score. */
+static __global__ void __launch_bounds__(BLOCK)
+    combine_first_k(job_list<choose_args> jobs, wide_room w, job_list<combine_args> heads, combine_how how)
+{
+    view v = view_of(jobs.job[blockIdx.z], COMBINED * BLOCK);
+    const combine_args &from = heads.job[blockIdx.z];
+    if ((int)blockIdx.x >= v.n_blocks) return;
+    float x[COMBINED];
+    int64_t i0 = v.first + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < COMBINED; i++) {
+        int64_t item = i0 + i * BLOCK;
+        x[i] = item >= from.lo && item < from.hi ? combine_item(from, how, item) : 0;
+    }
+    if (v.k > 0) count_first<COMBINED>(v, w, x, i0);
 }
 
 /* Stores the block's items that may be selected, in order. */
@@ -219,7 +248,7 @@ static __global__ void __launch_bounds__(BLOCK) second_k(job_list<choose_args> j
     SHARED(int, bins, [NEXT_BINS]);
     SHARED(int64_t, room, [MOST_WARPS + 2]);
     const choose_args &a = jobs.job[blockIdx.z];
-    view v = view_of(a);
+    view v = view_of(a, ITEMS);
     if ((int)blockIdx.x >= v.n_blocks) return;
     bool by_score = v.k > 0;
     unsigned least = by_score ? w.least[v.list] : v.c.least >> FIRST_SHIFT;
@@ -276,13 +305,24 @@ status cuda_select_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
     return cuda_reserved(be, e);
 }
 
-void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most)
+static cudaError_t combine_first(backend *be, dim3 grid, const job_list<choose_args> &list, const wide_room &w,
+                                 const cuda_combined &heads)
+{
+    job_list<combine_args> from = {};
+    for (size_t i = 0; i < heads.n; i++) from.job[i] = cuda_combine_args(heads.job[i]);
+    grid.x *= ITEMS / (COMBINED * BLOCK);
+    return launch(combine_first_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w, from,
+                  cuda_combine_how(be, heads.job, heads.lse));
+}
+
+void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most,
+                 const cuda_combined &heads)
 {
     wide_room w;
     if (!room_of(be, &w, n * n_lists, most)) return;
     dim3 grid((unsigned)w.n_blocks, (unsigned)n_lists, n);
-    for (auto pass : {first_k, second_k}) {
-        cudaError_t rc = launch(pass, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
-        if (!cuda_check(be, rc, "choose [%zu lists], up to %lld items", n_lists, (long long)most)) return;
-    }
+    cudaError_t rc = heads.n > 0 ? combine_first(be, grid, list, w, heads)
+                                 : launch(first_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
+    if (rc == cudaSuccess) rc = launch(second_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
+    cuda_check(be, rc, "choose [%zu lists], up to %lld items", n_lists, (long long)most);
 }

@@ -79,6 +79,26 @@ static void votes(op_run *x, const int64_t *p)
     free(out);
 }
 
+/* A call with more jobs than a launch has, against one call per job. */
+static void votes_of_many(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 18, N = 300 };
+    combine_job j[JOBS], one;
+    float *f = random_f32(&x->r, 4 * N);
+    for (size_t i = 0; i < JOBS; i++) {
+        for (size_t k = 0; k < 4 * N; k++) f[k] *= 1.25f;
+        j[i] = (combine_job){op_in(x, NULL, 8 * N), op_in(x, f, 16 * N), N, 4, 2, 0, (int64_t)(N - i), GQA_VOTE, 1};
+    }
+    x->be->ops->select->combine(x->be, j, JOBS);
+    for (size_t i = 0; i < JOBS; i++) {
+        one = j[i], one.out = op_in(x, NULL, 8 * N);
+        x->be->ops->select->combine(x->be, &one, 1);
+        op_same(x, j[i].out, one.out, 8 * N, "votes of a list");
+    }
+    (void)p;
+    free(f);
+}
+
 /* ---- choice ---- */
 
 /* Parameters of a selection. */
@@ -152,6 +172,69 @@ static void choose(op_run *x, const int64_t *p)
                 "list %zu: %d of %d", l, (int)range[2 * l + 1], (int)m);
     }
     free(score), free(idx), free(want), free(range);
+}
+
+/* ---- choice among combined scores ---- */
+
+/* Choices right after the combination that they read, for two sequences, against combinations that are fetched first
+ * and a sort. Combined are the candidates, all items, or all but the last candidates, whose scores are in the buffer.
+ * p[0]: the choices are in another order than the combinations, with the same numbers of items. */
+static void choose_combined(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 2, TAIL = 9 };
+    const size_t heads = KV * (size_t)p[1], stride = (size_t)p[2] + TAIL;
+    const backend_ops *o = x->be->ops;
+    combine_job combine[JOBS], apart[JOBS];
+    choose_job best[JOBS], swapped[JOBS];
+    choice c[JOBS];
+    if (strcmp(x->be->name, "ref") == 0) return;
+    float *score = xmalloc(4 * heads * stride);
+    for (int i = 0; i < JOBS; i++) {
+        int64_t n = i && !p[0] ? p[2] - p[2] / 3 : p[2];
+        for (size_t k = 0; k < heads * stride; k++) score[k] = (i ? 8 : 1) * some_score(x, p[3], (int64_t)(k % stride));
+        c[i] = choice_of(n, 1, p[4]);
+        combine[i] = (combine_job){.out = op_in(x, score, 4 * KV * stride),
+                                   .in = op_in(x, score, 4 * heads * stride),
+                                   .stride = stride,
+                                   .n_heads = heads,
+                                   .n_lists = KV,
+                                   .lo = p[6] == 1 ? 0 : c[i].lo,
+                                   .hi = p[6] == 1 ? n : c[i].hi - (p[6] == 2 ? p[2] / 4 : 0),
+                                   .mode = (gqa_mode)p[7],
+                                   .scale = 0.25f};
+        apart[i] = combine[i], apart[i].out = op_in(x, score, 4 * KV * stride);
+        best[i] = (choose_job){.score = combine[i].out,
+                               .n_lists = KV,
+                               .stride = stride,
+                               .items = candidates((size_t)n, c[i].lo, c[i].hi),
+                               .head = c[i].head,
+                               .tail = c[i].tail,
+                               .first = c[i].first,
+                               .k = p[5],
+                               .granule = 1,
+                               .most = p[2],
+                               .idx_stride = (int64_t)stride,
+                               .idx = op_in(x, NULL, 4 * KV * stride),
+                               .range = op_in(x, NULL, 16 * KV)};
+        swapped[JOBS - 1 - i] = best[i];
+    }
+    o->select->combine(x->be, combine, JOBS);
+    o->select->choose(x->be, p[0] ? swapped : best, JOBS);
+    o->select->combine(x->be, apart, JOBS);
+    int32_t *want = xmalloc(4 * stride);
+    for (int i = 0; i < JOBS; i++) {
+        float *by = op_see(x, apart[i].out, 4 * KV * stride);
+        int32_t *idx = op_see(x, best[i].idx, 4 * KV * stride);
+        int64_t *range = op_see(x, best[i].range, 16 * KV);
+        for (size_t l = 0; l < KV; l++) {
+            int64_t m = naive_choose(by + l * stride, &c[i], p[5], want);
+            op_note(x, range[2 * l + 1] == m && !memcmp(want, idx + l * stride, 4 * (size_t)m),
+                    "job %d list %zu: %d of %d", i, l, (int)range[2 * l + 1], (int)m);
+        }
+        op_same(x, combine[i].out, apart[i].out, 4 * KV * stride, "combinations stored by the choice");
+        free(by), free(idx), free(range);
+    }
+    free(score), free(want);
 }
 
 /* ---- page bounds ---- */
@@ -506,6 +589,7 @@ static const op_test tests[] = {
      {OP_P(GQA_MEAN_S, GQA_SUM_S, GQA_MAX_S, GQA_VOTE, GQA_LAYER_MEAN, GQA_LAYER_VOTE, GQA_LAYER_CONCAT), GROUPS,
       OP_P(1, 2, 7, 16, 33, 130, 257, 600, 2049), OP_P(1, 40, 900), OP_BOOL}},
     {"votes", votes, 4, 1, 3, {OP_P(0, 1, 2, 3)}},
+    {"votes of 18 sequences", votes_of_many, 1, 1, 1, {OP_P(0)}},
     {"choose",
      choose,
      900,
@@ -532,6 +616,14 @@ static const op_test tests[] = {
      2,
      0,
      {OP_P(1000000), OP_P(0, 1), OP_P(2048), OP_P(1), OP_P(HEAD_TAIL), OP_P(1)}},
+    {"choose among combined scores",
+     choose_combined,
+     36,
+     3,
+     9,
+     {OP_BOOL, OP_P(1, 2, 3, 5), OP_P(16384, 16385, 16385, 24577), KINDS,
+      OP_P(WHOLE, LAST, HEAD_TAIL, WINDOW, ALL_FORCED, NO_CANDIDATE), OP_P(0, 1, 100, 2048, 2048, 30000), OP_P(0, 1, 2),
+      OP_P(GQA_VOTE, GQA_MEAN_S, GQA_VOTE, GQA_SUM_S, GQA_MAX_S)}},
     {"quest: bounds and means",
      quest,
      312,
