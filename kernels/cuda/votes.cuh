@@ -98,7 +98,7 @@ typedef struct {
     int64_t lo, hi;
 } combine_args;
 
-/* How all jobs of a launch are combined. lse [jobs][heads]; NULL: no vote. by: divisor of the mean. */
+/* Parameters of a combination, shared by the jobs of a launch. lse [jobs][heads]; NULL: no vote. by: divisor of the mean. */
 typedef struct {
     const float *lse;
     int group;
