@@ -98,7 +98,8 @@ typedef struct {
     int64_t lo, hi;
 } combine_args;
 
-/* Parameters of a combination, shared by the jobs of a launch. lse [jobs][heads]; NULL: no vote. by: divisor of the mean. */
+/* Parameters of a combination, shared by the jobs of a launch. lse [jobs][heads]; NULL: no vote. by: divisor of the
+ * mean. */
 typedef struct {
     const float *lse;
     int group;
