@@ -176,6 +176,7 @@ status cuda_reserve(backend *be, const step_size *s, err *e)
     cuda_room(be, &c->lse, c->most_jobs * s->n_heads, sizeof(float), "votes");
     size_t steps = 2 * s->rows * s->width, prompts = cuda_linear_room(s->prompt_rows, s->width, s->exact);
     if (be->fault.code == ST_OK) cuda_room(be, &c->rounded, max(steps, prompts), sizeof(float), "rounded activations");
+    if (be->fault.code == ST_OK) cuda_room(be, &c->scales, 2 * s->prompt_rows, sizeof(float), "scales");
     return cuda_reserved(be, e);
 }
 
@@ -255,7 +256,7 @@ static void close_backend(backend *be)
     cudaFree(c->parts.p);
     cudaFree(c->lse.p);
     cudaFree(c->rounded.p);
-    cudaFree(c->panel.p);
+    cudaFree(c->scales.p);
     cudaFree(c->gathered.p);
     cudaFree(c->zeros.p);
     if (c->stream) cudaStreamDestroy(c->stream);

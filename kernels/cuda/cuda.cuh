@@ -39,11 +39,12 @@ typedef struct {
     dtype norm_type;
 } cuda_heads;
 
-/* A gate whose swiglu with up, in place, is deferred (linear.cu). up NULL: none. */
+/* A gate whose swiglu with up, in place, is deferred (linear.cu). up NULL: none. scale: factors of rows of `cols`
+ * numbers of both, to be applied before; NULL: none. */
 typedef struct {
     float *gate;
-    const float *up;
-    size_t n;
+    const float *up, *scale;
+    size_t n, cols;
 } cuda_gated;
 
 /* Combinations of heads that are deferred, so that the choice that reads them can compute them (select.cu). lse: of the
@@ -74,7 +75,7 @@ typedef struct {
     cuda_scratch parts;    /* attention: partial results of pieces */
     cuda_scratch lse;      /* votes: log-sum-exp of each head */
     cuda_scratch rounded;  /* linear: x in 8 or 16 bits */
-    cuda_scratch panel;    /* linear: a dequantized matrix, the library's workspace */
+    cuda_scratch scales;   /* linear: of rows of x in f16, and before that those of a deferred gate */
     cuda_scratch zeros;    /* counters, which each use resets to 0 */
     cuda_scratch gathered; /* ranks: gathered data */
     cuda_nccl *nccl;       /* NULL: a single rank */

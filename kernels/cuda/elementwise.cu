@@ -108,28 +108,30 @@ void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
     });
 }
 
-static __global__ void swiglu_k(float *out, const float *gate, const float *up, size_t n)
+static __global__ void swiglu_k(float *out, cuda_gated g)
 {
     size_t i = thread_id();
-    if (i < n) out[i] = swiglu_of(gate[i], up[i]);
+    if (i >= g.n) return;
+    out[i] = g.scale ? swiglu_scaled(g.gate[i], g.up[i], g.scale[i / g.cols]) : swiglu_of(g.gate[i], g.up[i]);
 }
 
-static void run_swiglu(backend *be, float *out, const float *gate, const float *up, size_t n)
+static void run_swiglu(backend *be, float *out, const cuda_gated &g)
 {
-    cudaError_t rc = launch(swiglu_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), out, gate, up, n);
-    cuda_check(be, rc, "swiglu [%zu]", n);
+    cudaError_t rc = launch(swiglu_k, dim3(cuda_blocks(g.n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), out, g);
+    cuda_check(be, rc, "swiglu [%zu]", g.n);
 }
 
 void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
 {
-    if (n > 0 && cuda_begin(be, "swiglu")) run_swiglu(be, ptr<float>(out), ptr<float>(gate), ptr<float>(up), n);
+    if (n > 0 && cuda_begin(be, "swiglu"))
+        run_swiglu(be, ptr<float>(out), {ptr<float>(gate), ptr<float>(up), NULL, n, n});
 }
 
 void cuda_queue_gated(backend *be)
 {
     const cuda_gated g = cuda_of(be)->gated;
-    cuda_of(be)->gated.up = NULL;
-    if (g.up && be->fault.code == ST_OK) run_swiglu(be, g.gate, g.gate, g.up, g.n);
+    cuda_of(be)->gated = {};
+    if (g.up && be->fault.code == ST_OK) run_swiglu(be, g.gate, g);
 }
 
 static __global__ void gate_k(float *x, const float *gate, size_t n)

@@ -9,9 +9,9 @@
 
 /* ---- many rows, by the library ---- */
 
-/* x as given; norm NULL: no norm. up not NULL: x is the gate of up. */
+/* x as given; norm NULL: no norm. up not NULL: x is the gate of up, both with factors `by` of their rows (NULL: 1). */
 typedef struct {
-    const float *x, *up;
+    const float *x, *up, *by;
     size_t cols;
     const void *norm;
     dtype norm_type;
@@ -25,9 +25,10 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *ou
     SHARED(float, squares, [WARPS]);
     SHARED(float, by, [1]);
     const float *in = x.x + blockIdx.x * x.cols, *up = x.up + blockIdx.x * x.cols;
-    float most = 0, s = 1;
+    float most = 0, s = 1, factor = x.by ? x.by[blockIdx.x] : 1;
     if (x.norm) norm_scale(by, squares, in, x.cols, x.eps);
     auto number = [&](size_t c) {
+        if (x.by) return swiglu_scaled(in[c], up[c], factor);
         return x.norm ? normed(in[c], by[0], element(x.norm, x.norm_type, c)) : x.up ? swiglu_of(in[c], up[c]) : in[c];
     };
     if (scale) {
@@ -67,17 +68,20 @@ static void finish_many(backend *be, const job_list<unfinished> &jobs, unsigned 
     cuda_check(be, rc, "linear: bias [%zu]", most);
 }
 
-/* Returns x in the type that the library reads; *scale is NULL if there is no scale. */
-static const void *round_x(backend *be, const projection *c, const float *up, float **scale)
+/* Returns x in the type that the library reads; *scale is NULL if there is no scale. The scales of a gated call outlive
+ * the next one, which may have its result as x. */
+static const void *round_x(backend *be, const projection *c, const cuda_gated *gate, float **scale)
 {
-    size_t n = c->n, cols = c->jobs[0].w.cols, halves = (n * cols + 1) / 2; /* in floats */
+    size_t n = c->n, cols = c->jobs[0].w.cols;
     dtype t = c->jobs[0].w.type;
-    plain_x x = {ptr<float>(c->x), up, cols, c->norm.p.p, c->norm.type, c->eps};
+    plain_x x = {
+        ptr<float>(c->x), gate ? gate->up : NULL, gate ? gate->scale : NULL, cols, c->norm.p.p, c->norm.type, c->eps};
     *scale = NULL;
     if (t == DT_F32) return x.x;
-    float *room = (float *)cuda_room(be, &cuda_of(be)->rounded, halves + n, sizeof(float), "rounded activations");
-    if (!room) return NULL;
-    if (t == DT_F16) *scale = room + halves;
+    void *room = cuda_room(be, &cuda_of(be)->rounded, n * cols, sizeof(__half), "rounded activations");
+    if (room && t == DT_F16) *scale = (float *)cuda_room(be, &cuda_of(be)->scales, 2 * n, sizeof(float), "scales");
+    if (be->fault.code != ST_OK) return NULL;
+    if (*scale && c->gated) *scale += n;
     dim3 grid((unsigned)n);
     cudaError_t rc =
         t == DT_F16
@@ -131,14 +135,16 @@ static size_t multiply_some(backend *be, cuda_product p)
     return 0;
 }
 
-/* Applies the norm, or the gate of x and up, and computes at most MOST_JOBS products, without gate and sum over
- * ranks. With c->into there is one product, which the library adds if it needs no scale and no bias. */
-static void multiply_many(backend *be, const projection *c, const float *up)
+/* Applies the norm, or the gate whose result is x, and computes at most MOST_JOBS products, without gate and sum over
+ * ranks. With c->into there is one product, which the library adds if it needs no scale and no bias. The scales of a
+ * gated call without biases are left to its gate. */
+static void multiply_many(backend *be, const projection *c, const cuda_gated *gate)
 {
     float *scale;
     job_list<unfinished> rest = {};
     unsigned n_rest = 0;
-    const void *in = round_x(be, c, up, &scale);
+    bool later = c->gated && !c->jobs[0].bias.p.p && !c->jobs[1].bias.p.p;
+    const void *in = round_x(be, c, gate, &scale);
     for (size_t i = 0, done; in && i < c->n_jobs; i += max(done, (size_t)1)) {
         const linear_job *j = &c->jobs[i];
         cuda_product p = product_at(c, i, in);
@@ -147,8 +153,8 @@ static void multiply_many(backend *be, const projection *c, const float *up)
         done = multiply_some(be, p);
         if (be->fault.code != ST_OK) return;
         if (done == 0) {
-            if (up) cuda_swiglu(be, c->x, c->x, (buf){(unsigned char *)up}, c->n * p.cols);
-            up = NULL;
+            if (gate) cuda_of(be)->gated = *gate;
+            gate = NULL, later = false;
             multiply_ours(be, c, j);
             if (c->into.p) cuda_add(be, c->into, j->out, c->n * p.rows);
         }
@@ -157,7 +163,8 @@ static void multiply_many(backend *be, const projection *c, const float *up)
                 rest.job[n_rest++] = {ptr<float>(j[k].out), ptr<float>(c->into), j[k].bias.p.p, j[k].bias.type, p.rows,
                                       c->n * p.rows};
     }
-    finish_many(be, rest, n_rest, scale);
+    if (later) cuda_of(be)->gated.scale = scale;
+    else finish_many(be, rest, n_rest, scale);
 }
 
 /* ---- calls ---- */
@@ -168,12 +175,12 @@ static bool by_library(const backend *be, const projection *c, dtype t)
     return !dtype_in_qblocks(t) && c->n > most_x(t) && !c->exact && ((const cuda_ctx *)be->ctx)->gemm;
 }
 
-/* Multiplies in one launch, or one per job; all weights have one type. up: see take_gate. */
-static void multiply(backend *be, const projection *c, const float *up)
+/* Multiplies in one launch, or one per job; all weights have one type. gate: see take_gate. */
+static void multiply(backend *be, const projection *c, const cuda_gated *gate)
 {
     dtype t = c->jobs[0].w.type;
-    if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c, up);
-    else if (by_library(be, c, t)) multiply_many(be, c, up);
+    if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c, gate ? gate->up : NULL);
+    else if (by_library(be, c, t)) multiply_many(be, c, gate);
     else cuda_few(be, c);
 }
 
@@ -220,24 +227,25 @@ static bool adds(const backend *be, const projection *c)
            !((const cuda_ctx *)be->ctx)->nccl && (by_library(be, c, c->jobs[0].w.type) || converts(be, c));
 }
 
-/* Returns `up` of a deferred gate that is x of this call, to be applied while x is converted; NULL: there is none. */
-static const float *take_gate(backend *be, const projection *c)
+/* Takes a deferred gate whose result is x of this call, to be applied while x is converted. False: there is none. */
+static bool take_gate(backend *be, const projection *c, cuda_gated *out)
 {
-    cuda_gated *g = &cuda_of(be)->gated;
-    const float *up = g->up;
-    if (!up || !c->spent || c->norm.p.p || g->gate != ptr<float>(c->x) || g->n != c->n * c->jobs[0].w.cols ||
-        !converts(be, c))
-        return NULL;
-    g->up = NULL;
-    return up;
+    const cuda_gated g = cuda_of(be)->gated;
+    if (!g.up || !c->spent || c->norm.p.p || g.gate != ptr<float>(c->x) || g.n != c->n * c->jobs[0].w.cols ||
+        (g.scale && dtype_in_qblocks(c->jobs[0].w.type)) || !converts(be, c))
+        return false;
+    *out = g;
+    cuda_of(be)->gated = {};
+    return true;
 }
 
 /* Multiplies many rows whose norm or gate is applied while they are converted. */
-static void convert_and_multiply(backend *be, const projection *c, const float *up)
+static void convert_and_multiply(backend *be, const projection *c, const cuda_gated *gate)
 {
     projection plain = *c;
-    plain.gated = false, plain.into.p = NULL;
-    if (cuda_begin(be, "project")) multiply(be, &plain, up);
+    plain.into.p = NULL;
+    plain.gated = c->gated && !dtype_in_qblocks(c->jobs[0].w.type);
+    if (cuda_begin(be, "project")) multiply(be, &plain, gate);
 }
 
 void cuda_project(backend *be, const projection *c)
@@ -249,18 +257,20 @@ void cuda_project(backend *be, const projection *c)
         if (cuda_begin(be, "project")) multiply(be, c, NULL);
         return;
     }
-    const float *up = c->n > 0 ? take_gate(be, c) : NULL;
+    cuda_gated taken, *gate = c->n > 0 && take_gate(be, c, &taken) ? &taken : NULL;
     if (c->n > 0 && adds(be, c)) {
-        if (cuda_begin(be, "project")) multiply(be, c, up);
+        if (cuda_begin(be, "project")) multiply(be, c, gate);
         return;
     }
-    if (up || (c->norm.p.p && c->n > 0 && !dtype_in_qblocks(t) && converts(be, c))) {
-        convert_and_multiply(be, c, up);
+    if (gate || (c->n > 0 && !dtype_in_qblocks(t) && converts(be, c))) {
+        convert_and_multiply(be, c, gate);
     } else {
         if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
         cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);
     }
-    if (c->gated && c->n > 0 && converts(be, c)) cuda_of(be)->gated = {ptr<float>(j[0].out), ptr<float>(j[1].out), all};
+    cuda_gated *g = &cuda_of(be)->gated;
+    if (c->gated && c->n > 0 && converts(be, c))
+        *g = {ptr<float>(j[0].out), ptr<float>(j[1].out), g->scale, all, j->w.rows};
     else if (c->gated) cuda_swiglu(be, j[0].out, j[0].out, j[1].out, all);
     if (!c->into.p) return;
     cuda_all_reduce(be, j->out, all);

@@ -322,10 +322,10 @@ static size_t room_of(size_t n, size_t padded, size_t cols, bool exact)
     return exact ? n * qblock_count(cols) * QBLOCK_COLS : (n * WORDS + padded) * qblock_count(cols);
 }
 
-/* Rows of 16 bits and one scale each (linear.cu) take more than codes. */
+/* Rows of 16 bits (linear.cu) take more than codes. */
 size_t cuda_linear_room(size_t n, size_t cols, bool exact)
 {
-    return max(room_of(n, scales_padded(n), cols, exact), (n * cols + 1) / 2 + n);
+    return max(room_of(n, scales_padded(n), cols, exact), (n * cols + 1) / 2);
 }
 
 void cuda_linear_qblocks(backend *be, const projection *c, const float *up)

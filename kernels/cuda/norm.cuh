@@ -75,4 +75,11 @@ static __device__ __forceinline__ float swiglu_of(float gate, float up)
     return __fmul_rn(gate / (1 + expf(-gate)), up);
 }
 
+/* The same for f16 products whose factor is not yet applied. The sums with 0 have the bits of `finish_k` (linear.cu).
+ */
+static __device__ __forceinline__ float swiglu_scaled(float gate, float up, float by)
+{
+    return swiglu_of(gate * by + 0.0f, up * by + 0.0f);
+}
+
 #endif

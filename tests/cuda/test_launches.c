@@ -110,7 +110,7 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) count(&cases[i]);
     count_prompt("qwen3-bf16", DT_BF16, 12);
     count_prompt("qwen3-bf16", DT_Q8, 13);
-    count_prompt("qwen2-f16", DT_F16, 16);
+    count_prompt("qwen2-f16", DT_F16, 15);
     count_prompt("llama31-bf16-untied-sharded", DT_BF16, 12);
     return tap_done();
 }

@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -162,6 +163,50 @@ static void test_added(void)
     backend_close(be);
 }
 
+/* A gate has the bits of products and swiglu where f16 requires that x is scaled: applied while the next x is
+ * converted, or before another op. */
+static void test_scaled_gate(void)
+{
+    static float sum[N * COLS], want[N * COLS];
+    backend *be = open_cuda();
+    for (int i = 0; i < 6; i++) {
+        const dtype t = i / 2 == 2 ? DT_BF16 : DT_F16; /* of the next product */
+        const int how = i / 2 == 1 ? SHIM_GEMM_REFUSES : SHIM_GEMM;
+        rng r = {11};
+        device d = {.be = be};
+        float *x = random_f32(&r, N * COLS), *w = random_f32(&r, 3 * ROWS * COLS);
+        for (size_t k = 0; k < N * COLS; k++) x[k] *= 1e6f;
+        buf from = put(&d, w, 3 * ROWS * COLS * sizeof *w), to = put(&d, w, 3 * ROWS * COLS * sizeof *w);
+        buf in = put(&d, x, N * COLS * sizeof *x), out = put(&d, x, N * COLS * sizeof *x);
+        const size_t bytes = ROWS * COLS * sizeof(uint16_t);
+        linear_job jobs[3];
+        be->ops->convert(be, to, DT_F16, from, DT_F32, 2 * ROWS * COLS);
+        be->ops->convert(be, buf_at(to, 2 * bytes), t, buf_at(from, 4 * bytes), DT_F32, ROWS * COLS);
+        for (size_t k = 0; k < 3; k++)
+            jobs[k] = (linear_job){
+                k < 2 ? put(&d, x, N * ROWS * sizeof *x) : out,
+                {buf_at(to, k * bytes), k < 2 ? DT_F16 : t, k < 2 ? ROWS : COLS, k < 2 ? COLS : ROWS, {NULL}},
+                {.p = {NULL}}};
+        be->ops->linear(be, jobs, 2, in, N, false);
+        be->ops->swiglu(be, jobs[0].out, jobs[0].out, jobs[1].out, N * ROWS);
+        shim_gemm(how);
+        be->ops->linear(be, jobs + 2, 1, jobs[0].out, N, false);
+        shim_gemm(SHIM_GEMM);
+        be->ops->download(be, want, out, sizeof want);
+        be->ops->project(be, &(projection){.jobs = jobs, .n_jobs = 2, .x = in, .n = N, .gated = true});
+        if (i % 2) be->ops->copy(be, in, jobs[0].out, N * ROWS * sizeof *x);
+        shim_gemm(how);
+        be->ops->project(be, &(projection){.jobs = jobs + 2, .n_jobs = 1, .x = jobs[0].out, .n = N, .spent = true});
+        shim_gemm(SHIM_GEMM);
+        be->ops->download(be, sum, out, sizeof sum);
+        ok(memcmp(sum, want, sizeof sum) == 0 && isfinite(sum[0]), "a gate of f16, then %s%s%s: the same bits",
+           dtype_name(t), how ? ", refused" : "", i % 2 ? ", after another op" : "");
+        drop(&d);
+        free(x), free(w);
+    }
+    backend_close(be);
+}
+
 /* The warning is printed once per process, and not if the library is left out on purpose. */
 static void test_missing(void)
 {
@@ -236,6 +281,7 @@ int main(void)
     test_refusal(SHIM_GEMM_INVALID, "refused as invalid");
     test_batches();
     test_added();
+    test_scaled_gate();
     test_missing();
     test_places();
     is_int((long long)shim_held(), 0, "all device memory was given back");
