@@ -21,6 +21,8 @@ static const step_case cases[] = {
     {"qwen3-bf16", "full", 1, 6, DT_BF16},
     {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 11, DT_F16},
     {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 10, DT_F16},
+    {"qwen2-f16", "quest:budget=16:page=1:skip=0:gqa=vote", 1, 11, DT_F16}, /* votes of more than 16,384 pages */
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote:p=0.9:min=4", 1, 12, DT_F16},
     {"qwen2-f16", "full", 8, 6, DT_F16},
     {"qwen3-bf16", "full", 8, 6, DT_BF16},
     {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 11, DT_F16},
