@@ -27,6 +27,9 @@ enum {
     PAIR_ROWS = 2 * TILE_SIDE /* rows of two tiles */
 };
 
+typedef uint32_t words __attribute__((vector_size(4 * TILE_SIDE)));
+typedef float floats __attribute__((vector_size(4 * TILE_SIDE)));
+
 #ifdef TILE_UNIT
 
 #define TILES(name) name##_amx
@@ -89,45 +92,63 @@ INLINE void tile_end(tile_unit *u)
     (void)u;
 }
 
-/* The float of these bits; 0 with the same sign for a denormal. */
-INLINE float tile_number(uint32_t bits)
+/* Each element: 0 with the same sign for the bits of a denormal, otherwise x. */
+INLINE void tile_normal(words *x)
 {
-    return bits_to_f32(bits & 0x7f800000 ? bits : bits & 0x80000000);
+    *x &= (words)((*x & 0x7f800000) != 0) | 0x80000000;
 }
 
-/* Splits words into the even and odd numbers. Returns false if a product with another such number may be no normal
- * float, or not exact. */
-INLINE bool tile_split(float *even, float *odd, const uint32_t *w)
+/* Splits 16 rows of words into the even and odd numbers. Returns false if a product with another such number may be no
+ * normal float, or not exact: if a number is neither 0 nor between 2^-60 and 2^60. */
+INLINE bool tile_split(words even[TILE_SIDE], words odd[TILE_SIDE], const uint32_t *w)
 {
-    bool plain = true;
-    for (int i = 0; i < TILE_WORDS; i++) {
-        even[i] = tile_number(w[i] << 16);
-        odd[i] = tile_number(w[i] & 0xffff0000);
-        float x = fabsf(even[i]), y = fabsf(odd[i]);
-        plain &= (x == 0 || (x > 0x1p-60f && x < 0x1p60f)) && (y == 0 || (y > 0x1p-60f && y < 0x1p60f));
+    const words none = {0};
+    words wrong = none;
+    for (int r = 0; r < TILE_SIDE; r++, w += TILE_SIDE) {
+        memcpy(&odd[r], w, sizeof *odd);
+        even[r] = odd[r] << 16;
+        odd[r] &= 0xffff0000;
+        tile_normal(&even[r]);
+        tile_normal(&odd[r]);
+        words e = even[r] & 0x7fffffff, o = odd[r] & 0x7fffffff;
+        const uint32_t least = (127 - 60) << 23, range = 120 << 23;
+        wrong |= (words)(e - least >= range) & (words)(e != 0);
+        wrong |= (words)(o - least >= range) & (words)(o != 0);
     }
-    return plain;
+    return memcmp(&wrong, &none, sizeof none) == 0;
 }
 
 /* c[j] += sum over k of a[k] b[k][j]. plain: products are exact, so that fmaf, a slow call, is not needed. */
-INLINE void tile_chain(const bool plain, float *c, const float *a, const float *b)
+INLINE void tile_chain(const bool plain, floats *c, const words *a, const words b[TILE_SIDE])
 {
-    for (int k = 0; k < TILE_SIDE; k++, b += TILE_SIDE)
-        for (int j = 0; j < TILE_SIDE; j++) c[j] = plain ? c[j] + a[k] * b[j] : fmaf(a[k], b[j], c[j]);
+    float x[TILE_SIDE], y[TILE_SIDE], sum[TILE_SIDE];
+    memcpy(x, a, sizeof x);
+    for (int k = 0; plain && k < TILE_SIDE; k++) *c += x[k] * (floats)b[k];
+    if (plain) return;
+    memcpy(sum, c, sizeof sum);
+    for (int k = 0; k < TILE_SIDE; k++) {
+        memcpy(y, &b[k], sizeof y);
+        for (int j = 0; j < TILE_SIDE; j++) sum[j] = fmaf(x[k], y[j], sum[j]);
+    }
+    memcpy(c, sum, sizeof sum);
 }
 
+/* In vectors, because sanitizers check every access to an element. */
 static __attribute__((unused)) void tile_dot(uint32_t *c, const uint32_t *a, const uint32_t *b)
 {
-    float x[2][TILE_WORDS], y[2][TILE_WORDS];
+    words x[2][TILE_SIDE], y[2][TILE_SIDE], old;
     bool plain = tile_split(x[0], x[1], a);
     plain &= tile_split(y[0], y[1], b);
     for (int i = 0; i < TILE_SIDE; i++, c += TILE_SIDE) {
-        float sum[2][TILE_SIDE] = {{0}};
+        floats sum[2] = {{0}};
         for (int h = 0; h < 2; h++)
-            if (plain) tile_chain(true, sum[h], x[h] + i * TILE_SIDE, y[h]);
-            else tile_chain(false, sum[h], x[h] + i * TILE_SIDE, y[h]);
-        for (int j = 0; j < TILE_SIDE; j++)
-            c[j] = f32_to_bits(tile_number(f32_to_bits(sum[0][j] + sum[1][j] + tile_number(c[j]))));
+            if (plain) tile_chain(true, &sum[h], &x[h][i], y[h]);
+            else tile_chain(false, &sum[h], &x[h][i], y[h]);
+        memcpy(&old, c, sizeof old);
+        tile_normal(&old);
+        old = (words)(sum[0] + sum[1] + (floats)old);
+        tile_normal(&old);
+        memcpy(c, &old, sizeof old);
     }
 }
 
@@ -142,9 +163,6 @@ static __attribute__((unused)) void tile_dot(uint32_t *c, const uint32_t *a, con
 CPU_TILE_KERNELS(TILES_DECLARE)
 void TILES(k_decode)(const decode_chunk *c);
 CPU_TILE_LINEAR(TILES_DECLARE)
-
-typedef uint32_t words __attribute__((vector_size(4 * TILE_SIDE)));
-typedef float floats __attribute__((vector_size(4 * TILE_SIDE)));
 
 /* Rounds to bf16 in the upper half of each word, half away from zero; a NaN stays one. */
 INLINE void upper(words *u, const floats *x)
