@@ -300,9 +300,8 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (s->uncertified) return certify_refused(s, e);
     TRY(kv_format_check(&s->kv, shape, s->text, e));
     if (s->decode == ATTN_DECODE_TILES && !attn_takes_tiles(s))
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: decode=tiles: needs keys and values of f16 or bf16, not %s; use decode=rows", s->text,
-                       kv_format_name(&s->kv));
+        return err_set(e, ST_UNSUPPORTED, "%s: tiles need keys and values of f16 or bf16, not %s; use decode=rows",
+                       s->text, kv_format_name(&s->kv));
     if (s->tier.kind != KV_DEVICE && s->method->family && s->method->family->drops)
         return err_set(e, ST_UNSUPPORTED,
                        "%s: --kv-tier %s is not supported: it drops tokens, and each step reads all others", s->text,
@@ -359,7 +358,7 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
                        names);
     if (s->decode == ATTN_DECODE_TILES && !be->tiles)
         return err_set(e, ST_UNSUPPORTED,
-                       "%s: decode=tiles: needs the CPU's tiles (AMX), not %s; use decode=rows, or for tests "
+                       "%s: needs tiles (AMX), not %s; use decode=rows, or for tests "
                        "KVASIR_CPU=amx-emulated",
                        s->text, be->about);
     return ranks_check(s, be, e);

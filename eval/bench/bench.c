@@ -137,13 +137,15 @@ static size_t chunk_of(const bench *b)
     return backend_chunk(b->base.g.be, (size_t)b->base.o->run.engine.device.chunk);
 }
 
-/* Returns the kind of product that prompts use. */
+/* Returns the kind of product that prompts use. Tiles multiply quantized matrices in bf16. */
 static product_kind gemm_kind(const bench *b)
 {
     bool exact = cli_builtin_gemm(&b->base.o->run.engine.device);
     bool blocks = dtype_in_qblocks(b->base.g.m->type);
-    if (blocks && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
-    return b->base.g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
+    bool tiles = b->base.g.be->tiles;
+    if (blocks && !tiles && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
+    bool pairs = b->base.g.m->type == DT_BF16 || (blocks && tiles);
+    return pairs && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
 }
 
 static void judge(const bench *b, bench_line *l)
@@ -319,6 +321,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
                           known(l->sum.read_gbs > 0, l->sum.read_gbs), "samples", samples_json(l), "parts",
                           parts_json(l), "filled", l->r.filled);
     o = results_merge(results_merge(head, lineup_row_json(&l->spec)), o);
+    if (!l->r.decode) json_object_set_new(o, "limit_product", json_string(gemm_names[gemm_kind(b)]));
     if (l->sum.tiles > 0) json_object_set_new(o, "tile_gflops", json_real(l->sum.tiles));
     if (l->sum.tiles > 0 && !l->r.decode)
         json_object_set_new(o, "tile_share", known(tile_share(b, l) >= 0, tile_share(b, l)));
@@ -520,6 +523,24 @@ static status kernel_columns(const bench *b, table *t, bool budgets, err *e)
     return table_flush(t, e);
 }
 
+/* Successive kernels that cannot run for the same reason. */
+typedef struct {
+    char names[160];
+    err why;
+} missing_kernels;
+
+/* Adds a kernel (NULL: none), and prints those before it if their reason is another one. */
+static void add_missing(bench *b, missing_kernels *m, const char *name, const err *why)
+{
+    size_t n = strlen(m->names);
+    if (n > 0 && (!name || strcmp(m->why.msg, why->msg) != 0)) {
+        table_line(&b->base.rows, "%s: %s", m->names, m->why.msg);
+        n = 0;
+    }
+    snprintf(m->names + n, sizeof m->names - n, "%s%s", n ? "; " : "", name ? name : "");
+    if (name) m->why = *why;
+}
+
 /* Times every kernel at one context length. The limit of prompt attention is the fastest product with float sums. */
 static status time_kernels(bench *b, const char *name, const kernel_shape *s, err *e)
 {
@@ -527,15 +548,17 @@ static status time_kernels(bench *b, const char *name, const kernel_shape *s, er
                       .n_threads = b->base.g.be->n_threads,
                       .wanted = (size_t)b->base.o->samples,
                       .kind = b->limits.gemm_gops[PRODUCT_BF16] > 0 ? PRODUCT_BF16 : PRODUCT_F32};
+    missing_kernels missing = {.names = ""};
     for (size_t i = 0; i < bench_kernels(); i++) {
         kernel_result k;
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
         err why = {0};
         status st = bench_kernel(i, b->base.g.be, s, &t, &k, &why);
         TRY(backend_fault(b->base.g.be, e));
+        add_missing(b, &missing, st == ST_OK ? NULL : bench_kernel_name(i), &why);
         if (st == ST_OK) TRY(print_kernel(b, name, s, &k, e));
-        else table_line(&b->base.rows, "%s: %s", bench_kernel_name(i), why.msg);
     }
+    add_missing(b, &missing, NULL, NULL);
     return ST_OK;
 }
 

@@ -62,11 +62,13 @@ if command -v jq >/dev/null; then
     run bench --shape tiny --threads 1 --ctx 64 --attn full --samples 3 --quiet --json "$tmp/r.json" --wide
     check "rows have the rate of tiles" grep -q "tiles  of tiles" "$tmp/out"
     holds '.results | length == 2 and all(.tile_gflops > 0 and has("tile_share") == (.phase == "prefill"))' "prompts their share of it"
+    run bench --shape tiny --threads 1 --ctx 64 --phase prefill --weights q8 --attn full --samples 3 --quiet --json "$tmp/r.json"
+    holds '.results | length == 1 and (.[0].limit_product | . == "bf16" or . == "f32")' "tiles do not multiply quantized matrices in int8"
     unset KVASIR_CPU
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json" --wide
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+$' "$tmp/out")" -eq 15
-    out_has "decode attention, tiles: the cpu backend has no tiles" "as are kernels that a CPU does not have"
-    out_has "decode attention, q8: 16 channels of a head are no multiple of 32" "rows that a shape cannot have are named"
+    out_has "decode attention, tiles; verification, 4 rows, tiles: the cpu backend has no tiles" "as are kernels that a CPU does not have"
+    out_has "decode attention, q8; decode attention, q4: 16 channels of a head are no multiple of 32" "rows that a shape cannot have are named"
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 15 and all(.ns > 0 and .ctx == 1024))' \
         "at contexts that are long enough"
 else

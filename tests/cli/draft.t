@@ -68,14 +68,14 @@ check "a run that measures both kernels has the text of the one it took ($kernel
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --attn full:decode=tiles --draft ngram
 err_has "| decode=tiles" "the statistics have the kernel"
 run $base -n 2 --attn full:decode=tiles --kv f32
-is_refusal 1 "full:decode=tiles: decode=tiles: needs keys and values of f16 or bf16, not f32; use decode=rows" "rows that tiles do not take"
+is_refusal 1 "full:decode=tiles: tiles need keys and values of f16 or bf16, not f32; use decode=rows" "rows that tiles do not take"
 run $base -n 2 --draft fier:decode=tiles
 is_refusal 2 "a draft uses the verifier's kernel; set decode in --attn" "a draft with a kernel of its own"
 run $base -n 2 --attn full:decode=tile
 is_refusal 2 "decode='tile', expected one of: auto rows tiles" "an unknown kernel"
 export KVASIR_CPU=generic
 run $base -n 2 --attn full:decode=tiles
-is_refusal 1 "full:decode=tiles: decode=tiles: needs the CPU's tiles (AMX), not generic" "a CPU without tiles"
+is_refusal 1 "full:decode=tiles: needs tiles (AMX), not generic" "a CPU without tiles"
 unset KVASIR_CPU
 
 # A saved session continues as it would without drafts.
