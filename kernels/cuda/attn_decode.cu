@@ -37,6 +37,7 @@ static __device__ void merge_row(float *out, float *lse, const float *parts, con
 static __global__ void __launch_bounds__(MERGE_BLOCK)
     merge_parts_k(float *out, float *lse, const float *parts, const float *lses, size_t n, size_t rows, int dim)
 {
+    grid_wait();
     SHARED_DYN(float, weight);
     size_t r = blockIdx.x;
     merge_row(out + r * dim, lse ? lse + r : NULL, parts + r * dim, lses + r, n, rows, dim, weight);
@@ -45,9 +46,9 @@ static __global__ void __launch_bounds__(MERGE_BLOCK)
 void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
 {
     if (n_rows == 0 || !cuda_begin(be, "attn_merge")) return;
-    cudaError_t rc =
-        launch(merge_parts_k, dim3((unsigned)n_rows), dim3(MERGE_BLOCK), n_parts * sizeof(float), cuda_stream(be),
-               ptr<float>(out), ptr<float>(lse), ptr<float>(parts), ptr<float>(lses), n_parts, n_rows, (int)dim);
+    cudaError_t rc = launch_dependent(be, merge_parts_k, dim3((unsigned)n_rows), dim3(MERGE_BLOCK),
+                                      n_parts * sizeof(float), ptr<float>(out), ptr<float>(lse), ptr<float>(parts),
+                                      ptr<float>(lses), n_parts, n_rows, (int)dim);
     cuda_check(be, rc, "attn_merge [%zu, %zu, %zu]", n_parts, n_rows, dim);
 }
 

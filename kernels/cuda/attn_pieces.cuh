@@ -351,6 +351,7 @@ static __device__ __forceinline__ void attend(const decode_batch &b, const attn_
  * ptxas would allow one less; 1: any number. */
 template <class P> static __global__ void __launch_bounds__(BLOCK, P::WANTED) decode_k(decode_batch b, int room)
 {
+    grid_wait();
     SHARED_DYN(float, shared);
     const attn_args &j = b.job[blockIdx.z];
     attn_unit u = unit_of(j, blockIdx.y);
@@ -376,7 +377,7 @@ template <class P> static cudaError_t run(backend *be, const decode_batch *b, co
     size_t room = max(scores, (size_t)WARPS * P::G * b->job[0].dim);
     size_t staged = P::FORM != EXACT || x->listed ? keys : 0;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<P>, grid, dim3(BLOCK), (room + staged) * sizeof(float), cuda_stream(be), *b, (int)room);
+    return launch_dependent(be, decode_k<P>, grid, dim3(BLOCK), (room + staged) * sizeof(float), *b, (int)room);
 }
 
 /* Few methods rotate keys at read time. Such keys are processed for 4 heads at a time, whatever the group size. */

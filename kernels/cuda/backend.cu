@@ -356,6 +356,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
     else if (capability < OLDEST)
         st = err_set(e, ST_UNSUPPORTED, "--device %s: %s has compute capability %d.%d, %d.%d is the oldest supported",
                      c->name, model, capability / 10, capability % 10, OLDEST / 10, OLDEST % 10);
+    else c->dependent = cuda_step_dependent();
     if (st == ST_OK) st = join_ranks(be, e);
     if (st != ST_OK) {
         close_backend(be);

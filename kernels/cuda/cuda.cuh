@@ -69,6 +69,7 @@ typedef struct {
     int next_load;
     bool due[BACKEND_SLOTS]; /* sent in the step being recorded */
     bool recording, no_graphs;
+    bool dependent; /* launch_dependent lets kernels start early */
     cuda_graph graph[CUDA_GRAPHS];
     unsigned long long n_steps;
     size_t most_jobs;      /* sequences in a step */
@@ -96,6 +97,13 @@ static inline cuda_ctx *cuda_of(backend *be)
 static inline cudaStream_t cuda_stream(backend *be)
 {
     return cuda_of(be)->stream;
+}
+
+/* Launches a kernel that calls grid_wait (launch_as) on the backend's stream. */
+template <class... P, class... A>
+static inline cudaError_t launch_dependent(backend *be, void (*k)(P...), dim3 grid, dim3 block, size_t shared, A &&...a)
+{
+    return launch_as(cuda_of(be)->dependent, k, grid, block, shared, cuda_stream(be), static_cast<A &&>(a)...);
 }
 
 /* Makes the backend's device the current one of the calling thread: each thread starts with device 0. */
@@ -141,6 +149,8 @@ unsigned char *cuda_staging(backend *be, size_t bytes);
 /* Queues an upload of any size. src may be changed at once. */
 void cuda_load(backend *be, buf dst, const void *src, size_t bytes);
 cudaError_t cuda_step_open(cuda_ctx *c);
+/* True if launch_dependent may let kernels start early: not before compute capability 9.0. */
+bool cuda_step_dependent(void);
 void cuda_step_close(cuda_ctx *c);
 /* cuda_step_end also ends a recording early, before work that cannot be recorded: it launches the recorded part, and
  * the rest of the step is queued op by op. */

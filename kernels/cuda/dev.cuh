@@ -25,11 +25,19 @@
 enum { FREE_SHARED = 40 << 10 };
 
 /* Launches a kernel. Requests more shared memory than FREE_SHARED if needed; fails if the device has less. A request is
- * never lowered, since graphs of earlier steps may need it. */
+ * never lowered, since graphs of earlier steps may need it. early: the kernel may start before the previous one ends;
+ * each of its threads then calls grid_wait before it accesses memory that any earlier launch writes, or writes memory
+ * that any earlier launch reads. */
 template <class... P, class... A>
-static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...a)
+static inline cudaError_t launch_as(bool early, void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                                    A &&...a)
 {
     cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute start = {};
+    start.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    start.val.programmaticStreamSerializationAllowed = 1;
+    c.attrs = &start;
+    c.numAttrs = early;
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
@@ -41,6 +49,12 @@ static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t 
         rc = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (rc != cudaSuccess) return rc;
     return cudaLaunchKernelEx(&c, k, static_cast<A &&>(a)...);
+}
+
+template <class... P, class... A>
+static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...a)
+{
+    return launch_as(false, k, grid, block, shared, s, static_cast<A &&>(a)...);
 }
 
 /* ---- elements ---- */

@@ -378,6 +378,7 @@ static __device__ int draw_item_of(const draw_room &r, draw_items &s, const draw
 static __global__ void __launch_bounds__(MOST_THREADS)
     draw_k(int *ids, int *good, const float *x, int vocab, draw_batch b, const float *share)
 {
+    grid_wait();
     SHARED(u64, sum, [BINS]);
     SHARED(unsigned, count, [BINS]);
     SHARED(u64, weight, [FEW]);
@@ -412,9 +413,9 @@ void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_r
         }
         if (!cuda_begin(be, "draw")) return;
         cudaError_t rc =
-            launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0, cuda_stream(be),
-                   ptr<int>(ids) + i, ptr<int>(ids) + n + i, (const float *)ptr<float>(x) + i * vocab, (int)vocab, b,
-                   (const float *)ptr<float>(share) + i);
+            launch_dependent(be, draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0,
+                             ptr<int>(ids) + i, ptr<int>(ids) + n + i, (const float *)ptr<float>(x) + i * vocab,
+                             (int)vocab, b, (const float *)ptr<float>(share) + i);
         cuda_check(be, rc, "draw [%zu, %zu]", rows, vocab);
     }
 }

@@ -24,6 +24,7 @@ static dim3 block_for(size_t n)
 
 template <class T> static __global__ void embed_k(float *out, const T *table, const int32_t *id, size_t cols)
 {
+    grid_wait();
     const T *row = table + (size_t)id[blockIdx.x] * cols;
     for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = to_f32(row[c]);
 }
@@ -32,6 +33,7 @@ template <class T> static __global__ void embed_k(float *out, const T *table, co
 template <dtype TYPE>
 static __global__ void embed_blocks_k(float *out, const unsigned char *table, const int32_t *id, size_t cols)
 {
+    grid_wait();
     constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
     const size_t row = (size_t)id[blockIdx.x], r = row % QBLOCK_ROWS, blocks = (cols + QBLOCK_COLS - 1) / QBLOCK_COLS;
     const unsigned char *group = table + row / QBLOCK_ROWS * blocks * BYTES;
@@ -48,8 +50,8 @@ static __global__ void embed_blocks_k(float *out, const unsigned char *table, co
 static void embed_blocks(backend *be, buf out, const weight *table, buf ids, size_t n)
 {
     auto *kernel = table->type == DT_Q8 ? embed_blocks_k<DT_Q8> : embed_blocks_k<DT_Q4>;
-    cudaError_t rc = launch(kernel, dim3((unsigned)n), block_for(table->cols), 0, cuda_stream(be), ptr<float>(out),
-                            ptr<unsigned char>(table->p), ptr<int32_t>(ids), table->cols);
+    cudaError_t rc = launch_dependent(be, kernel, dim3((unsigned)n), block_for(table->cols), 0, ptr<float>(out),
+                                      ptr<unsigned char>(table->p), ptr<int32_t>(ids), table->cols);
     cuda_check(be, rc, "embed [%zu, %zu]", n, table->cols);
 }
 
@@ -59,8 +61,8 @@ void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
     if (dtype_in_qblocks(table.type)) return embed_blocks(be, out, &table, ids, n);
     by_type(table.type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, cuda_stream(be),
-                                ptr<float>(out), ptr<T>(table.p), ptr<int32_t>(ids), table.cols);
+        cudaError_t rc = launch_dependent(be, embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, ptr<float>(out),
+                                          ptr<T>(table.p), ptr<int32_t>(ids), table.cols);
         cuda_check(be, rc, "embed [%zu, %zu]", n, table.cols);
     });
 }
@@ -207,6 +209,7 @@ typedef struct {
 static __global__ void count_lists_k(unsigned long long *total, const int64_t *range, size_t n, size_t n_lists,
                                      layer_set chose)
 {
+    grid_wait();
     size_t l = threadIdx.x;
     unsigned long long sum = 0;
     if (l >= n || !(chose.bits[l / 32] >> l % 32 & 1)) return;
@@ -220,8 +223,8 @@ void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_list
         layer_set set = {};
         m = n - l0 < BLOCK ? n - l0 : (size_t)BLOCK;
         for (size_t l = 0; l < m; l++) set.bits[l / 32] |= (unsigned)chose[l0 + l] << l % 32;
-        cudaError_t rc = launch(count_lists_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), ptr<unsigned long long>(total),
-                                (const int64_t *)ptr<int64_t>(range) + 2 * l0 * n_lists, m, n_lists, set);
+        cudaError_t rc = launch_dependent(be, count_lists_k, dim3(1), dim3(BLOCK), 0, ptr<unsigned long long>(total),
+                                          (const int64_t *)ptr<int64_t>(range) + 2 * l0 * n_lists, m, n_lists, set);
         cuda_check(be, rc, "count_lists [%zu, %zu]", n, n_lists);
     }
 }
@@ -231,6 +234,7 @@ void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_list
 static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, const float *freq, size_t half,
                                     float mscale)
 {
+    grid_wait();
     size_t i = thread_id();
     if (i >= n * half) return;
     double a = (double)pos[i / half] * (double)freq[i % half]; /* cos and sin reduce the argument exactly */
@@ -240,8 +244,8 @@ static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, c
 void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
     if (n * half == 0 || !cuda_begin(be, "rope_table")) return;
-    cudaError_t rc = launch(rope_table_k, dim3(cuda_blocks(n * half, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<float2>(out), ptr<int64_t>(pos), n, ptr<float>(freq), half, mscale);
+    cudaError_t rc = launch_dependent(be, rope_table_k, dim3(cuda_blocks(n * half, BLOCK)), dim3(BLOCK), 0,
+                                      ptr<float2>(out), ptr<int64_t>(pos), n, ptr<float>(freq), half, mscale);
     cuda_check(be, rc, "rope_table [%zu, %zu]", n, half);
 }
 

@@ -89,6 +89,7 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
  * ring, when no group reads it any more. done [jobs][heads]. */
 template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs, int *done)
 {
+    grid_wait();
     const index_adds<ones> &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int64_t g = (int64_t)x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
@@ -120,7 +121,7 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
         unsigned groups = (unsigned)((most - 1) / x.group + 2);
         in_lists(jobs, n, adds_of(ones_of), [&](auto &list, unsigned m) {
             cudaError_t rc =
-                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list, done);
+                launch_dependent(be, add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, list, done);
             cuda_check(be, rc, "fier.add [%zu, %d, %d]", most, x.heads, x.dim);
         });
     });
@@ -473,6 +474,7 @@ template <class T, int G, bool BYTES>
 static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     score_k(job_list<fier_scores> jobs, int group, vote_room votes)
 {
+    grid_wait();
     SHARED_DYN(float, mine); /* queries, then tables, then words */
     SHARED(vote_part, parts, [VOTE_WARPS * G]);
     const fier_scores &j = jobs.job[blockIdx.z];
@@ -565,8 +567,8 @@ static cudaError_t score(backend *be, dim3 grid, const job_list<fier_scores> &li
 {
     const ones &x = list.job[0].x;
     size_t room = (size_t)score_room_of(x, (int)group, step_of(x.words, G)).all;
-    return launch(score_k<T, G, BYTES>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group,
-                  v);
+    return launch_dependent(be, score_k<T, G, BYTES>, grid, dim3(VOTE_ITEMS), room * sizeof(float), list, (int)group,
+                            v);
 }
 
 static void score_list(backend *be, const score_job *jobs, size_t n, int64_t most)

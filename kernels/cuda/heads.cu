@@ -128,6 +128,7 @@ static __device__ __forceinline__ float head_scale(const float *x, size_t d, flo
 /* One warp per row; a lane has both elements of its pairs. */
 template <class T> static __global__ void __launch_bounds__(BLOCK) heads_k(deferred_rows p)
 {
+    grid_wait();
     size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int e = 0, job = 0;
     while (e + 1 < CUDA_DEFERRED && row >= p.of[e].rows) row -= p.of[e++].rows;
@@ -177,7 +178,7 @@ template <class T> static cudaError_t run_deferred(backend *be, const deferred_r
 {
     size_t rows = 0;
     for (const cuda_heads &h : p->of) rows += h.rows;
-    return launch(heads_k<T>, dim3(cuda_blocks(rows, WARPS)), dim3(BLOCK), 0, cuda_stream(be), *p);
+    return launch_dependent(be, heads_k<T>, dim3(cuda_blocks(rows, WARPS)), dim3(BLOCK), 0, *p);
 }
 
 static deferred_rows take_deferred(backend *be)

@@ -35,6 +35,7 @@ static __device__ __forceinline__ int8_t code_of(float v, float *scale)
  * code NULL it writes the padded floats instead. */
 static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, float *scale, float *padded, x_rows x)
 {
+    grid_wait();
     SHARED(float, part, [WARPS]);
     SHARED(float, by, [1]);
     const size_t of_row = (x.blocks + WARPS - 1) / WARPS, row = blockIdx.x / of_row;
@@ -170,6 +171,7 @@ static __global__ void __launch_bounds__(BLOCK, DEEP || M > MOST_X ? 2 : 3) gemv
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) held[a][j].load(w[j] + a * WARPS * BYTES, g, t, warp + a * WARPS < blocks);
     }
+    grid_wait(); /* weights are constant */
     if constexpr (OWN) round_here((int8_t *)x, own, part[0][0], p);
     x += (g < n ? g : 0) * p.cols + warp * QBLOCK_COLS + 4 * t;
     for (int b = warp; b - warp < blocks; b += AHEAD * WARPS) {
@@ -268,7 +270,6 @@ template <dtype TYPE> static cudaError_t exact(backend *be, const products *p, u
 
 template <dtype TYPE> static cudaError_t few(backend *be, const products *p, unsigned blocks, const projection *c)
 {
-    cudaStream_t s = cuda_stream(be);
     if (c->exact) return exact<TYPE>(be, p, blocks);
     bool own = !p->code;
     auto run = p->n > 2 * MOST_X  ? by_rows<TYPE, 4 * MOST_X>(c->gated)
@@ -277,7 +278,7 @@ template <dtype TYPE> static cudaError_t few(backend *be, const products *p, uns
                : deep(be, blocks) ? by_own<TYPE, 1, true>(own)
                                   : by_own<TYPE, 1, false>(own);
     size_t room = own ? p->n * p->cols + p->cols / QBLOCK_COLS * MOST_X * sizeof(float) : 0;
-    return launch(run, dim3(blocks), dim3(BLOCK), room, s, *p);
+    return launch_dependent(be, run, dim3(blocks), dim3(BLOCK), room, *p);
 }
 
 /* ---- calls ---- */
@@ -295,8 +296,8 @@ static cudaError_t round_x(backend *be, products *p, const projection *c, const 
     p->cols = blocks * QBLOCK_COLS;
     p->code = code;
     p->scale = scale;
-    return launch(round_blocks_k, dim3((unsigned)c->n * cuda_blocks(blocks, WARPS)), dim3(BLOCK), 0, cuda_stream(be),
-                  code, scale, at, x);
+    return launch_dependent(be, round_blocks_k, dim3((unsigned)c->n * cuda_blocks(blocks, WARPS)), dim3(BLOCK), 0, code,
+                            scale, at, x);
 }
 
 /* True if the thread blocks of a product quantize x themselves; p->x is then the original x. False if so many blocks

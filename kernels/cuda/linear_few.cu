@@ -189,6 +189,7 @@ static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS, DEEP>) gemv_k
     for (int a = 0; a < AHEAD; a++)
 #pragma unroll
         for (int r = 0; r < 2 * JOBS; r++) w[a][r].load(row[r] + a * STEP, a * STEP < left);
+    grid_wait(); /* weights are constant */
     if constexpr (NORM) norm_scales<true, M>(scale, part[0][0], x.x, x.n, p.cols, p.eps);
     for (int trips = (int)p.cols / (AHEAD * STEP); trips > 0; trips--) {
 #pragma unroll
@@ -218,7 +219,7 @@ template <class T, int N, int JOBS, bool NORM> static cudaError_t by_n(backend *
     auto run = p->n > FEW                ? gemv_k<T, N, MANY, JOBS, NORM, false>
                : MAY && deep(be, blocks) ? gemv_k<T, N, FEW, JOBS, NORM, MAY>
                                          : gemv_k<T, N, FEW, JOBS, NORM, false>;
-    return launch(run, grid, dim3(BLOCK), 0, cuda_stream(be), *p);
+    return launch_dependent(be, run, grid, dim3(BLOCK), 0, *p);
 }
 
 bool cuda_few_aligned(const projection *c)

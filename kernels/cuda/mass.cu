@@ -197,6 +197,7 @@ static __device__ mass_state find_bin(const tally &t, mass_state s, float p, sea
 /* One block per list. */
 static __global__ void __launch_bounds__(BLOCK) mass_k(job_list<mass_args> jobs)
 {
+    grid_wait();
     SHARED(unsigned, bins, [3 * BINS]);
     SHARED(search_room, room, [1]);
     SHARED(float, tops, [MOST_WARPS]);
@@ -230,6 +231,7 @@ typedef struct {
 
 static __global__ void __launch_bounds__(BLOCK) top_k(job_list<mass_args> jobs, mass_room w)
 {
+    grid_wait();
     SHARED(float, tops, [MOST_WARPS]);
     const mass_list m = list_of(jobs.job[blockIdx.z]);
     int64_t from = m.lo + (int64_t)blockIdx.x * ITEMS;
@@ -273,6 +275,7 @@ static __device__ void take_bins(const tally &t, const mass_room &w, size_t list
 /* The launch for one digit. The last block of a list to finish searches. */
 template <int STEP> static __global__ void __launch_bounds__(BLOCK) digit_k(job_list<mass_args> jobs, mass_room w)
 {
+    grid_wait();
     SHARED(unsigned, bins, [3 * BINS]);
     SHARED(search_room, room, [1]);
     SHARED(float, tops, [MOST_WARPS]);
@@ -325,7 +328,7 @@ static void mass_wide(backend *be, const job_list<mass_args> &list, unsigned n, 
     if (!room_of(be, &w, n * n_lists, most)) return;
     dim3 grid((unsigned)w.n_blocks, (unsigned)n_lists, n);
     for (auto pass : {top_k, digit_k<0>, digit_k<1>}) {
-        cudaError_t rc = launch(pass, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
+        cudaError_t rc = launch_dependent(be, pass, grid, dim3(BLOCK), 0, list, w);
         if (!cuda_check(be, rc, "mass [%zu lists], up to %lld scores", n_lists, (long long)most)) return;
     }
 }
@@ -341,8 +344,8 @@ void cuda_select_mass(backend *be, const mass_job *jobs, size_t n)
             mass_wide(be, list, m, jobs->n_lists, most);
             return;
         }
-        cudaError_t rc = launch(mass_k, dim3(1, (unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 256 : BLOCK), 0,
-                                cuda_stream(be), list);
+        cudaError_t rc = launch_dependent(be, mass_k, dim3(1, (unsigned)jobs->n_lists, m),
+                                          dim3(most <= SMALL ? 256 : BLOCK), 0, list);
         cuda_check(be, rc, "mass [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);
     });
 }

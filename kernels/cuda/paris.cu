@@ -241,6 +241,7 @@ template <class U> static __device__ __forceinline__ void copy_row(unsigned char
 template <class T, int NB>
 static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> rows, slot_range range)
 {
+    grid_wait();
     typedef std::conditional_t<NB % 4 == 0, unsigned, unsigned char> unit;
     SHARED(unsigned, stage, [WARPS][(PARIS_CODE + 1) * 32 / 4]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
@@ -270,8 +271,9 @@ void cuda_paris_encode(backend *be, const paris_index *index, const kv_rows *row
     by_rows(rows->type, [&](auto t) {
         by_blocks(index->head_dim, [&](auto nb) {
             typedef decltype(t) T;
-            cudaError_t rc = launch(encode_k<T, nb.value>, dim3(cuda_blocks((size_t)range.n, WARPS), (unsigned)x.heads),
-                                    dim3(BLOCK), 0, cuda_stream(be), x, rows_of<T>(rows), range);
+            cudaError_t rc = launch_dependent(be, encode_k<T, nb.value>,
+                                              dim3(cuda_blocks((size_t)range.n, WARPS), (unsigned)x.heads), dim3(BLOCK),
+                                              0, x, rows_of<T>(rows), range);
             cuda_check(be, rc, "paris.encode [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
         });
     });
@@ -280,6 +282,7 @@ void cuda_paris_encode(backend *be, const paris_index *index, const kv_rows *row
 /* One warp per query. */
 template <int NB> static __global__ void query_k(paris x, float *y, float *norm, const float *q)
 {
+    grid_wait();
     int lane = threadIdx.x, head = blockIdx.x;
     vec<NB> v;
 #pragma unroll
@@ -296,8 +299,8 @@ void cuda_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const
     paris x = paris_of(index);
     if (!cuda_begin(be, "paris.query")) return;
     by_blocks(index->head_dim, [&](auto nb) {
-        cudaError_t rc = launch(query_k<nb.value>, dim3((unsigned)n_heads), dim3(32), 0, cuda_stream(be), x,
-                                ptr<float>(y), ptr<float>(norm), (const float *)ptr<float>(q));
+        cudaError_t rc = launch_dependent(be, query_k<nb.value>, dim3((unsigned)n_heads), dim3(32), 0, x, ptr<float>(y),
+                                          ptr<float>(norm), (const float *)ptr<float>(q));
         cuda_check(be, rc, "paris.query [%zu, %d]", n_heads, x.dim);
     });
 }
@@ -344,6 +347,7 @@ static __device__ __forceinline__ moves moves_of(const int64_t *counted, slot_ra
  * matter. */
 template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris x, slot_range range)
 {
+    grid_wait();
     SHARED(int, bins, [NB * PARIS_PATTERNS]);
     moves m = moves_of(x.counted, range);
     int head = blockIdx.y;
@@ -369,6 +373,7 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris 
 /* Updates `counted` after all blocks have read it. */
 static __global__ void counted_k(paris x, slot_range range, int nb, unsigned long long *read)
 {
+    grid_wait();
     moves m = moves_of(x.counted, range);
     int64_t n = 0;
     for (int s = 0; s < 4; s++) n += max(m.to[s] - m.from[s], (int64_t)0);
@@ -384,10 +389,10 @@ void cuda_paris_count(backend *be, const paris_index *index, slot_range range, b
     unsigned grid = max(1u, min((unsigned)COUNT_GRID, cuda_blocks((size_t)max(range.n, (int64_t)1), BLOCK)));
     by_blocks(index->head_dim, [&](auto nb) {
         cudaError_t rc =
-            launch(count_k<nb.value>, dim3(grid, (unsigned)x.heads), dim3(BLOCK), 0, cuda_stream(be), x, range);
+            launch_dependent(be, count_k<nb.value>, dim3(grid, (unsigned)x.heads), dim3(BLOCK), 0, x, range);
         if (rc == cudaSuccess)
-            rc = launch(counted_k, dim3(1), dim3(1), 0, cuda_stream(be), x, range, nb.value,
-                        ptr<unsigned long long>(read));
+            rc =
+                launch_dependent(be, counted_k, dim3(1), dim3(1), 0, x, range, nb.value, ptr<unsigned long long>(read));
         cuda_check(be, rc, "paris.count [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
@@ -402,6 +407,7 @@ typedef struct {
 static __global__ void __launch_bounds__(PARIS_PATTERNS)
     bonus_k(unsigned char *bonus, const int32_t *count, const float *y, paris_limits t, unsigned long long *read)
 {
+    grid_wait();
     SHARED(float4, dots, [PARIS_PATTERNS / 4]);
     SHARED(int4, counts, [PARIS_PATTERNS / 4]);
     float *dot = (float *)dots;
@@ -445,9 +451,9 @@ static void make_bonus(backend *be, const paris_job *j)
     paris_limits t = {{}, (int)j->n_levels};
     for (size_t i = 0; i < j->n_levels; i++) t.limit[i] = j->limit[i];
     if (!cuda_begin(be, "paris.search")) return;
-    cudaError_t rc = launch(bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0, cuda_stream(be),
-                            ptr<unsigned char>(j->bonus), (const int32_t *)ptr<int32_t>(j->x->count),
-                            (const float *)ptr<float>(j->y), t, ptr<unsigned long long>(j->read));
+    cudaError_t rc = launch_dependent(be, bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0,
+                                      ptr<unsigned char>(j->bonus), (const int32_t *)ptr<int32_t>(j->x->count),
+                                      (const float *)ptr<float>(j->y), t, ptr<unsigned long long>(j->read));
     cuda_check(be, rc, "paris.search: bonuses of %zu blocks", n);
 }
 
@@ -462,6 +468,7 @@ template <int NB>
 static __global__ void __launch_bounds__(BLOCK) collide_k(paris x, unsigned char *score, const unsigned char *bonus,
                                                           slot_range range, int64_t chunk, unsigned long long *read)
 {
+    grid_wait();
     SHARED(unsigned, words, [NB * PARIS_PATTERNS / 4]);
     const unsigned char *table = (const unsigned char *)words;
     int head = blockIdx.y;
@@ -490,10 +497,10 @@ void cuda_paris_collide(backend *be, const paris_job *j)
     int64_t chunk = chunk_of(range.n);
     if (range.n <= 0 || !cuda_begin(be, "paris.collide")) return;
     by_blocks(j->x->head_dim, [&](auto nb) {
-        cudaError_t rc =
-            launch(collide_k<nb.value>, dim3(cuda_blocks((size_t)range.n, (size_t)chunk), (unsigned)x.heads),
-                   dim3(BLOCK), 0, cuda_stream(be), x, ptr<unsigned char>(j->score),
-                   (const unsigned char *)ptr<unsigned char>(j->bonus), range, chunk, ptr<unsigned long long>(j->read));
+        cudaError_t rc = launch_dependent(
+            be, collide_k<nb.value>, dim3(cuda_blocks((size_t)range.n, (size_t)chunk), (unsigned)x.heads), dim3(BLOCK),
+            0, x, ptr<unsigned char>(j->score), (const unsigned char *)ptr<unsigned char>(j->bonus), range, chunk,
+            ptr<unsigned long long>(j->read));
         cuda_check(be, rc, "paris.collide [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
@@ -528,6 +535,7 @@ static __device__ __forceinline__ unsigned sum_from(unsigned x, unsigned *room)
 /* Builds the histogram of a chunk; at the end each thread has one score. */
 static __global__ void __launch_bounds__(BLOCK) tally_k(paris_pick c)
 {
+    grid_wait();
     SHARED(int, bins, [256 * COPIES]);
     SHARED(unsigned, room, [WARPS]);
     size_t head = blockIdx.y;
@@ -578,6 +586,7 @@ static __device__ __forceinline__ uint64_t before_warp(uint64_t x, uint64_t *roo
 /* Writes the selected tokens of a chunk, each to its final position. A warp walks a contiguous part of the chunk. */
 static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *cand)
 {
+    grid_wait();
     SHARED(unsigned, found, [2]);
     SHARED(unsigned, room, [WARPS]);
     SHARED(uint64_t, sums, [WARPS]);
@@ -626,8 +635,8 @@ static void find_candidates(backend *be, const paris_job *j)
                     (unsigned short *)(room + total)};
     dim3 grid((unsigned)chunks, (unsigned)heads);
     cudaError_t rc = cudaMemsetAsync(room, 0, total, cuda_stream(be));
-    if (rc == cudaSuccess) rc = launch(tally_k, grid, dim3(BLOCK), 0, cuda_stream(be), c);
-    if (rc == cudaSuccess) rc = launch(emit_k, grid, dim3(BLOCK), 0, cuda_stream(be), c, ptr<int32_t>(j->cand));
+    if (rc == cudaSuccess) rc = launch_dependent(be, tally_k, grid, dim3(BLOCK), 0, c);
+    if (rc == cudaSuccess) rc = launch_dependent(be, emit_k, grid, dim3(BLOCK), 0, c, ptr<int32_t>(j->cand));
     cuda_check(be, rc, "paris.search: candidates [%zu], up to %lld tokens", heads, (long long)range.n);
 }
 
@@ -695,6 +704,7 @@ typedef struct {
 /* A block has BLOCK / 8 candidates of a kv head at a time. */
 template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(paris x, estimates e)
 {
+    grid_wait();
     typedef code_row<NB> code;
     typedef typename code::unit unit;
     SHARED(uint4, stage, [BLOCK / PARIS_SUBSPACE][(code::ROOM + 15) / 16]);
@@ -745,7 +755,7 @@ static void estimate(backend *be, const paris_job *j)
     unsigned blocks = min(cuda_blocks((size_t)j->m, BLOCK / PARIS_SUBSPACE), (unsigned)(16 * cuda_of(be)->n_sm));
     by_blocks(j->x->head_dim, [&](auto nb) {
         cudaError_t rc =
-            launch(estimate_k<nb.value>, dim3(blocks, (unsigned)x.heads), dim3(BLOCK), 0, cuda_stream(be), x, e);
+            launch_dependent(be, estimate_k<nb.value>, dim3(blocks, (unsigned)x.heads), dim3(BLOCK), 0, x, e);
         cuda_check(be, rc, "paris.search: estimates [%d, %d], up to %lld candidates", x.heads, x.dim, (long long)j->m);
     });
 }
@@ -761,6 +771,7 @@ void cuda_paris_search(backend *be, const paris_job *j)
 static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t *range, const int32_t *cand,
                                  size_t stride)
 {
+    grid_wait();
     size_t l = blockIdx.y;
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     int32_t *entry = idx + l * idx_stride + range[2 * l] + i;
@@ -770,8 +781,8 @@ static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t 
 void cuda_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)
 {
     if (idx_stride == 0 || !cuda_begin(be, "paris.resolve")) return;
-    cudaError_t rc = launch(resolve_k, dim3(cuda_blocks(idx_stride, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0,
-                            cuda_stream(be), ptr<int32_t>(idx), idx_stride, (const int64_t *)ptr<int64_t>(range),
-                            (const int32_t *)ptr<int32_t>(cand), stride);
+    cudaError_t rc = launch_dependent(
+        be, resolve_k, dim3(cuda_blocks(idx_stride, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0, ptr<int32_t>(idx),
+        idx_stride, (const int64_t *)ptr<int64_t>(range), (const int32_t *)ptr<int32_t>(cand), stride);
     cuda_check(be, rc, "paris.resolve [%zu lists]", n_lists);
 }

@@ -138,4 +138,14 @@ template <int N> static __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
+/* Lets the next launch start, and waits until all earlier ones are complete and their writes are visible. Without
+ * launch_dependent they already are. Code for devices before 9.0 has no such instructions. */
+static __device__ __forceinline__ void grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
 #endif

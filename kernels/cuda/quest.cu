@@ -50,6 +50,7 @@ template <class T> static __device__ __forceinline__ void join(const pages &x, i
 /* A thread has one channel of one head of a job and processes the keys in order. k f32 [n][heads][dim]. */
 template <class T> static __global__ void add_k(job_list<index_adds<pages>> jobs)
 {
+    grid_wait();
     const index_adds<pages> &j = jobs.job[blockIdx.y];
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / j.x.dim, c = i % j.x.dim;
     if (head >= j.x.heads) return;
@@ -64,7 +65,7 @@ void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
     if (!cuda_begin(be, "quest.add")) return;
     by_type(q->type, [&](auto t) {
         in_lists(jobs, n, adds_of(pages_of), [&](auto &list, unsigned m) {
-            cudaError_t rc = launch(add_k<decltype(t)>, dim3(channels, m), dim3(128), 0, cuda_stream(be), list);
+            cudaError_t rc = launch_dependent(be, add_k<decltype(t)>, dim3(channels, m), dim3(128), 0, list);
             cuda_check(be, rc, "quest.add [%zu, %zu, %zu]", jobs->n, q->n_kv_heads, q->head_dim);
         });
     });
@@ -128,6 +129,7 @@ typedef struct {
 template <class T, bool GROUPS, bool MEAN>
 static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_scores> jobs, int group)
 {
+    grid_wait();
     SHARED_DYN(float, mine);
     const quest_scores &j = jobs.job[blockIdx.z];
     const pages x = j.x;
@@ -250,6 +252,7 @@ static __device__ __forceinline__ void page_scores(float s[G], const unsigned ch
 template <class T, int HOW, int G>
 static __global__ void __launch_bounds__(SCORE_BLOCK, 5) score_wide_k(job_list<quest_scores> jobs, int group)
 {
+    grid_wait();
     typedef wide<T> w;
     SHARED_DYN(float, mine);
     const quest_scores &j = jobs.job[blockIdx.z];
@@ -347,7 +350,7 @@ void cuda_quest_score(backend *be, const score_job *jobs, size_t n)
     by_type(x->type, [&](auto t) { k = quest_run_of<decltype(t)>(x, group, jobs->spans != NULL); });
     in_lists(jobs, n, quest_scores_of, [&](auto &list, unsigned m) {
         dim3 grid(most > 0 ? cuda_blocks((size_t)most, (size_t)k.pages) : 1, (unsigned)parts, m);
-        cudaError_t rc = launch(k.run, grid, dim3(SCORE_BLOCK), k.room, cuda_stream(be), list, (int)group);
+        cudaError_t rc = launch_dependent(be, k.run, grid, dim3(SCORE_BLOCK), k.room, list, (int)group);
         cuda_check(be, rc, "quest.score [%zu, %zu], up to %lld pages", jobs->n_heads, x->head_dim, (long long)most);
     });
 }

@@ -15,6 +15,7 @@ enum { BLOCK = 256, WIDE = 1024, GROUP_MAX = 1024, SMALL = 4096 };
 
 static __global__ void mean_heads_k(float *out, const float *q, size_t all, int group, int dim)
 {
+    grid_wait();
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x, r = i / dim, c = i % dim;
     if (i >= all) return;
     float sum = 0;
@@ -26,8 +27,8 @@ void cuda_select_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n
 {
     size_t all = n_rows * n_groups * dim;
     if (all == 0 || !cuda_begin(be, "mean_heads")) return;
-    cudaError_t rc = launch(mean_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<float>(out), ptr<float>(q), all, (int)(n_heads / n_groups), (int)dim);
+    cudaError_t rc = launch_dependent(be, mean_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, ptr<float>(out),
+                                      ptr<float>(q), all, (int)(n_heads / n_groups), (int)dim);
     cuda_check(be, rc, "mean_heads [%zu, %zu, %zu]", n_rows, n_heads, dim);
 }
 
@@ -36,6 +37,7 @@ void cuda_select_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n
 /* One block per chunk of a head. */
 static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args> jobs, vote_room v)
 {
+    grid_wait();
     SHARED(vote_part, part, [VOTE_WARPS]);
     const combine_args &j = jobs.job[blockIdx.z];
     size_t head = blockIdx.z * gridDim.y + blockIdx.y;
@@ -56,6 +58,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args
 
 static __global__ void combine_k(job_list<combine_args> jobs, combine_how how)
 {
+    grid_wait();
     const combine_args &j = jobs.job[blockIdx.z];
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= j.lo && i < j.hi) combine_item(j, how, i);
@@ -97,8 +100,9 @@ static void combine_list(backend *be, const combine_job *jobs, size_t n, const f
 {
     int64_t most = most_columns(jobs, n);
     in_lists(jobs, n, cuda_combine_args, [&](auto &list, unsigned m) {
-        cudaError_t rc = launch(combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)jobs->n_lists, m),
-                                dim3(BLOCK), 0, cuda_stream(be), list, cuda_combine_how(be, jobs, lse));
+        cudaError_t rc =
+            launch_dependent(be, combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)jobs->n_lists, m),
+                             dim3(BLOCK), 0, list, cuda_combine_how(be, jobs, lse));
         cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", jobs->n_lists, jobs->n_heads,
                    (long long)most);
     });
@@ -126,8 +130,8 @@ static void vote_lists(backend *be, const combine_job *jobs, size_t n)
     int64_t most = most_columns(jobs, n);
     if (!vote_room_of(be, &v, n * jobs->n_heads, most, jobs->scale)) return;
     in_lists(jobs, n, cuda_combine_args, [&](auto &list, unsigned m) {
-        cudaError_t rc = launch(lse_k, dim3((unsigned)v.most, (unsigned)jobs->n_heads, m), dim3(VOTE_ITEMS), 0,
-                                cuda_stream(be), list, v);
+        cudaError_t rc = launch_dependent(be, lse_k, dim3((unsigned)v.most, (unsigned)jobs->n_heads, m),
+                                          dim3(VOTE_ITEMS), 0, list, v);
         cuda_check(be, rc, "votes of %zu heads", jobs->n_heads);
     });
     if (be->fault.code == ST_OK) cuda_defer_combine(be, jobs, n, v.lse);
@@ -289,6 +293,7 @@ template <bool GROUPS> static __device__ __forceinline__ spot spot_of(const entr
 
 template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(job_list<choose_args> jobs)
 {
+    grid_wait();
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
     SHARED(int64_t, room, [MOST_WARPS]);
@@ -358,8 +363,8 @@ void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
             choose_wide(be, list, m, jobs->n_lists, most, heads);
             return;
         }
-        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0,
-                                cuda_stream(be), list);
+        cudaError_t rc =
+            launch_dependent(be, kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0, list);
         cuda_check(be, rc, "choose [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);
     });
 }

@@ -149,6 +149,7 @@ static __device__ __forceinline__ void count_first(view v, const wide_room &w, c
 
 static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jobs, wide_room w)
 {
+    grid_wait();
     view v = view_of(jobs.job[blockIdx.z], ITEMS);
     if (v.k <= 0 || (int)blockIdx.x >= v.n_blocks) return;
     float x[AHEAD];
@@ -166,6 +167,7 @@ static __global__ void __launch_bounds__(BLOCK) first_k(job_list<choose_args> jo
 static __global__ void __launch_bounds__(BLOCK)
     combine_first_k(job_list<choose_args> jobs, wide_room w, job_list<combine_args> heads, combine_how how)
 {
+    grid_wait();
     view v = view_of(jobs.job[blockIdx.z], COMBINED * BLOCK);
     const combine_args &from = heads.job[blockIdx.z];
     if ((int)blockIdx.x >= v.n_blocks) return;
@@ -245,6 +247,7 @@ static __device__ __forceinline__ int64_t item_left(const view &v, const wide_ro
 
 static __global__ void __launch_bounds__(BLOCK) second_k(job_list<choose_args> jobs, wide_room w)
 {
+    grid_wait();
     SHARED(int, bins, [NEXT_BINS]);
     SHARED(int64_t, room, [MOST_WARPS + 2]);
     const choose_args &a = jobs.job[blockIdx.z];
@@ -311,8 +314,8 @@ static cudaError_t combine_first(backend *be, dim3 grid, const job_list<choose_a
     job_list<combine_args> from = {};
     for (size_t i = 0; i < heads.n; i++) from.job[i] = cuda_combine_args(heads.job[i]);
     grid.x *= ITEMS / (COMBINED * BLOCK);
-    return launch(combine_first_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w, from,
-                  cuda_combine_how(be, heads.job, heads.lse));
+    return launch_dependent(be, combine_first_k, grid, dim3(BLOCK), 0, list, w, from,
+                            cuda_combine_how(be, heads.job, heads.lse));
 }
 
 void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most,
@@ -322,7 +325,7 @@ void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, siz
     if (!room_of(be, &w, n * n_lists, most)) return;
     dim3 grid((unsigned)w.n_blocks, (unsigned)n_lists, n);
     cudaError_t rc = heads.n > 0 ? combine_first(be, grid, list, w, heads)
-                                 : launch(first_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
-    if (rc == cudaSuccess) rc = launch(second_k, grid, dim3(BLOCK), 0, cuda_stream(be), list, w);
+                                 : launch_dependent(be, first_k, grid, dim3(BLOCK), 0, list, w);
+    if (rc == cudaSuccess) rc = launch_dependent(be, second_k, grid, dim3(BLOCK), 0, list, w);
     cuda_check(be, rc, "choose [%zu lists], up to %lld items", n_lists, (long long)most);
 }

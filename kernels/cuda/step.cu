@@ -5,6 +5,7 @@
  * of one size alternate. Uploads pass through pinned memory that is not reused before they are complete. */
 #include "config.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda.cuh"
@@ -24,6 +25,24 @@ cudaError_t cuda_step_open(cuda_ctx *c)
     for (int i = 0; i < CUDA_LOADS && rc == cudaSuccess; i++)
         rc = cudaEventCreateWithFlags(&c->loaded[i], cudaEventDisableTiming);
     return rc;
+}
+
+/* Never launched: shows for which devices the kernels were compiled. */
+static __global__ void version_k()
+{
+    grid_wait();
+}
+
+/* Graphs hold such launches from CUDA 12.3 on. PTX for older devices has no grid_wait, whatever it is translated to. */
+bool cuda_step_dependent(void)
+{
+    int driver = 0;
+    cudaFuncAttributes code = {};
+    bool is = CUDART_VERSION >= 12030 && !getenv("KVASIR_NO_DEPENDENT") &&
+              cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030 &&
+              cudaFuncGetAttributes(&code, version_k) == cudaSuccess && code.ptxVersion >= 90;
+    cudaGetLastError(); /* otherwise the next launch would return an error of these calls */
+    return is;
 }
 
 /* After a fault these calls fail too; their errors are ignored. */

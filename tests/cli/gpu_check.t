@@ -169,6 +169,7 @@ check "prompts" grep -qE '^prefill +tiny +device +f16 +1k +1 +full +- +89772\.4\
 check "single kernels" grep -qE '^decode attention +tiny +1k +64 +15\.9469' "$tmp/out"
 check "what was left out, with its reason" grep -qE '^decode .* actqkv +64 +actqkv: budget 64 is too small' "$tmp/out"
 check "what failed" grep -qE '^decode-128k-fier +status 1: run: a fault of fier$' "$tmp/out"
+check "and those of launches that wait" grep -qE '^decode +tiny +alone +f16 ' "$tmp/out"
 check "rows on the host are their own" grep -qE '^decode +tiny +host +f16 ' "$tmp/out"
 cp "$tmp/out" "$tmp/first"
 gpu table --out "$o"

@@ -285,10 +285,20 @@ typedef struct CUstream_st *cudaStream_t;
 struct cudaDeviceProp {
     char name[256];
 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+union cudaLaunchAttributeValue {
+    int programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    cudaLaunchAttributeValue val;
+};
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
     cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
 };
 
 static inline const char *cudaGetErrorString(cudaError_t rc)
@@ -326,6 +336,13 @@ static inline cudaError_t cudaSetDevice(int n)
 #define SHIM_CALL_ON(s)                                                                                                \
     SHIM_CALL();                                                                                                       \
     if (!shim_on_device(s)) return cudaErrorInvalidResourceHandle
+#define CUDART_VERSION 13000
+static inline cudaError_t cudaDriverGetVersion(int *v)
+{
+    SHIM_CALL();
+    *v = CUDART_VERSION;
+    return cudaSuccess;
+}
 static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int)
 {
     SHIM_CALL();
@@ -339,8 +356,9 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     return cudaSuccess;
 }
 /* Submits work to the stream: done at once, deferred until a wait (shim_lazy), or added to the graph being captured.
- * what: the kernel or kind of copy, which an executable graph cannot exchange. */
-cudaError_t shim_submit(const void *what, std::function<void()> work);
+ * what: the kernel or kind of copy, which an executable graph cannot exchange. launch NULL: a copy, or a call of a
+ * library. */
+cudaError_t shim_submit(const void *what, std::function<void()> work, const shim_launch *launch = NULL);
 
 /* For calls that are not allowed while a stream is captured; they invalidate the capture. */
 #define SHIM_CALL_OUTSIDE()                                                                                            \
@@ -467,12 +485,13 @@ template <class... P> size_t &shim_most_shared(void (*k)(P...))
     abort();
 }
 struct cudaFuncAttributes {
-    int maxDynamicSharedSizeBytes;
+    int maxDynamicSharedSizeBytes, ptxVersion;
 };
 template <class... P> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, void (*k)(P...))
 {
     SHIM_CALL();
     a->maxDynamicSharedSizeBytes = (int)shim_most_shared(k);
+    a->ptxVersion = 90;
     return cudaSuccess;
 }
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*k)(P...), cudaFuncAttribute, int bytes)
@@ -497,13 +516,17 @@ template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunc
                      {c->blockDim.x, c->blockDim.y, c->blockDim.z},
                      c->dynamicSmemBytes,
                      call::run,
-                     NULL};
+                     NULL,
+                     (const void *)k,
+                     c->numAttrs > 0 && c->attrs->val.programmaticStreamSerializationAllowed};
     if (!shim_fits(&l, shim_most_shared(k)) || !shim_has_registers((const void *)k, c->blockDim))
         return cudaErrorInvalidConfiguration;
-    return shim_submit((const void *)k, [l, call_now]() mutable {
-        l.args = &call_now;
-        shim_run(&l);
-    });
+    return shim_submit((const void *)k,
+                       [l, call_now]() mutable {
+                           l.args = &call_now;
+                           shim_run(&l);
+                       },
+                       &l);
 }
 
 #include "tests/cushim/ptx.h"

@@ -2,6 +2,7 @@
 /* The threads of a block as fibers: barriers, warp operations, shared memory, and the order of threads. */
 #include "tests/cushim/shim.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,8 @@ struct fiber {
     char *stack;
     uint3 index;
     thread_state state;
-    bool started;
-    const char *file; /* location of the operation it waits at */
+    bool started, waited; /* waited: for earlier launches */
+    const char *file;     /* location of the operation it waits at */
     int line, op, source;
     unsigned mask;
     const void *in;
@@ -75,7 +76,7 @@ const shim_launch *launch_now;
 shared_array shared[MOST_SHARED_ARRAYS];
 int n_shared;
 uint64_t seed, state;
-uint32_t blocks_run;
+uint32_t blocks_run, blocks_ended; /* ended: before any later launch starts */
 #ifdef ASAN_FIBERS
 const void *main_stack;
 size_t main_size;
@@ -99,6 +100,17 @@ uint64_t next_random()
     for (int t = 0; t < n_threads; t += 32)
         fprintf(stderr, "cushim:   thread %d: %s %s:%d\n", t, names[fibers[t].state],
                 fibers[t].file ? fibers[t].file : "-", fibers[t].line);
+    _Exit(SHIM_EXIT);
+}
+
+/* Static functions have no name at run time, so the message gives the command that finds it. */
+[[noreturn]] void die_unwaited()
+{
+    Dl_info at = {};
+    dladdr(launch_now->kernel, &at);
+    fprintf(stderr, "cushim: a dependent kernel's thread ended without grid_wait: addr2line -Cfe %s %#lx\n",
+            at.dli_fname ? at.dli_fname : "",
+            (unsigned long)((const char *)launch_now->kernel - (const char *)at.dli_fbase));
     _Exit(SHIM_EXIT);
 }
 
@@ -132,6 +144,7 @@ void place(int t)
     shim_now.thread = (uint16_t)t;
     shim_now.stack = fibers[t].stack;
     shim_now.stack_end = fibers[t].stack + STACK;
+    shim_now.open_first = fibers[t].waited ? shim_now.launch_first : blocks_ended + 1;
 }
 
 /* ---- switching ---- */
@@ -196,6 +209,7 @@ void fiber_main()
     for (;;) {
         launch_now->run(launch_now->args);
         fiber *ended = &fibers[current];
+        if (!ended->waited) die_unwaited();
         ended->state = EXITED;
         gone[current / 32] |= 1u << current % 32;
         if (++n_exited == n_threads) switch_to(ended, &scheduler, true);
@@ -244,6 +258,7 @@ void run_block(unsigned x, unsigned y, unsigned z)
     if (shim_sees_races()) memset(clocks, 0, sizeof clocks[0] * (size_t)n_threads);
     for (int t = 0; t < n_threads; t++) {
         fibers[t].started = false;
+        fibers[t].waited = !launch_now->dependent;
         fibers[t].file = NULL;
         fibers[t].line = 0;
         fibers[t].copies.clear();
@@ -459,6 +474,17 @@ void shim_yield(void)
     next_thread();
 }
 
+void shim_grid_wait(void)
+{
+    fibers[current].waited = true;
+    shim_now.open_first = shim_now.launch_first;
+}
+
+void shim_launches_end(void)
+{
+    blocks_ended = blocks_run;
+}
+
 void shim_seed(uint64_t s)
 {
     seed = state = s;
@@ -490,6 +516,7 @@ void shim_run(const shim_launch *l)
         fibers[t].index = {t % l->block[0], t / l->block[0] % l->block[1], t / l->block[0] / l->block[1]};
     blockDim = dim3(l->block[0], l->block[1], l->block[2]);
     gridDim = dim3(l->grid[0], l->grid[1], l->grid[2]);
+    if (!l->dependent) shim_launches_end();
     shim_now.launch_first = blocks_run + 1;
     shim_now.clocks = clocks;
     std::vector<size_t> order(blocks);

@@ -89,4 +89,9 @@ template <int N> void copies_wait()
     while (shim_copy_due(N, &c)) *(uint4 *)c.to = c.inside ? *(const uint4 *)c.from : uint4{0, 0, 0, 0};
 }
 
+static inline void grid_wait()
+{
+    shim_grid_wait();
+}
+
 #endif

@@ -253,6 +253,7 @@ void shim_wait(void)
 {
     counts[SHIM_WAITS]++;
     run_until(n_kept);
+    shim_launches_end();
 }
 
 void shim_free_pinned(void *p)
@@ -270,10 +271,17 @@ bool shim_capture_broken(void)
     return recording;
 }
 
-cudaError_t shim_submit(const void *what, std::function<void()> work)
+cudaError_t shim_submit(const void *what, std::function<void()> work, const shim_launch *launch)
 {
     counts[SHIM_QUEUED]++;
+    counts[SHIM_LAUNCHES] += launch != NULL;
+    counts[SHIM_DEPENDENT] += launch && launch->dependent;
     if (idle) work = [] {};
+    if (!launch)
+        work = [rest = std::move(work)] {
+            shim_launches_end();
+            rest();
+        };
     if (recording) {
         if (broken) return cudaErrorStreamCaptureInvalidated;
         record->push_back({what, std::move(work)});
@@ -399,7 +407,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
     counts[SHIM_GRAPHS]++;
     auto nodes = x->nodes;
     keep([nodes] {
+        shim_launches_end();
         for (auto &n : *nodes) n.work();
+        shim_launches_end();
     });
     x->behind = n_kept;
     return cudaSuccess;

@@ -45,6 +45,8 @@ enum {
     SHIM_QUEUED,    /* launches and copies, including those in captured graphs */
     SHIM_FETCHED,   /* bytes copied to the host */
     SHIM_PRODUCTS,  /* calls of the vendor library that it did not refuse */
+    SHIM_LAUNCHES,  /* of SHIM_QUEUED, launches */
+    SHIM_DEPENDENT, /* of these, launches that may start before the previous one ends */
     SHIM_COUNTS
 };
 long shim_count(int what);
@@ -81,6 +83,8 @@ typedef struct {
     size_t shared_bytes;
     void (*run)(void *args); /* the kernel, with its arguments */
     void *args;
+    const void *kernel;
+    bool dependent; /* may start before the previous launch ends */
 } shim_launch;
 
 /* Returns false if the launch is refused. */
@@ -97,6 +101,11 @@ void shim_copies_end_group(void);
 bool shim_copy_due(int under_way, shim_late_copy *out);
 /* __threadfence, for the race check. */
 void shim_fence(void);
+/* Waits for earlier launches (ptx.h). A thread of a dependent launch that ends without it ends the process. */
+void shim_grid_wait(void);
+/* Marks all launches so far as complete before any later one starts: at ordinary launches, at copies, at both ends of
+ * graphs, and where the host waits. */
+void shim_launches_end(void);
 /* Lets other threads run first in one of four atomics. */
 void shim_yield(void);
 /* Sets the thread's current device; returns it; returns a stream of it; true if a stream is of it. */
@@ -134,6 +143,7 @@ void shim_leave(void);
 typedef struct {
     uint32_t block;        /* numbered over all launches in running order; 0: no kernel runs */
     uint32_t launch_first; /* first block of this launch */
+    uint32_t open_first;   /* first block that need not be complete for this thread; up to launch_first */
     uint32_t barrier;      /* number of barriers that the block has passed */
     uint16_t thread;
     const char *stack, *stack_end; /* of the running fiber */

@@ -140,15 +140,36 @@ static __global__ void too_much_k(int *out)
     out[threadIdx.x] = a[threadIdx.x];
 }
 
-alignas(16) static int data[2 * N];
+/* ---- launches that start early ---- */
+
+enum { WAITED = 1, CONSTANT = 2, READ = 4, WRITE = 8, HALF = 16 };
+
+static __global__ void first_k(int *out)
+{
+    out[threadIdx.x] = out[2 * N + threadIdx.x];
+}
+
+/* Accesses memory before or after the wait: the constant at N, and out, which first_k writes, or what it reads. */
+template <int DOES> static __global__ void next_k(int *out)
+{
+    int t = (int)threadIdx.x, x = 0;
+    if (DOES & CONSTANT) x = out[N + t];
+    if (DOES & READ) x += out[t];
+    if (DOES & WRITE) out[2 * N + t] = 1;
+    if (DOES & WAITED && !(DOES & HALF && t % 2)) grid_wait();
+    x += out[t];
+    out[2 * N + t] = x;
+}
+
+alignas(16) static int data[3 * N];
 
 static bool run(void (*k)(int *), unsigned blocks)
 {
     return launch(k, dim3(blocks), dim3(N), 0, NULL, data) == cudaSuccess;
 }
 
-/* Returns the exit status of a child that runs the kernel: 0 fine, 1 a race, SHIM_EXIT. */
-static int outcome(void (*k)(int *), unsigned blocks)
+/* Returns the exit status of a child that calls f: 0 fine, 1 a race, SHIM_EXIT. */
+template <class F> static int outcome(F &&f)
 {
     int st = 0;
     fflush(NULL);
@@ -156,11 +177,48 @@ static int outcome(void (*k)(int *), unsigned blocks)
     if (pid == 0) {
         if (!freopen("/dev/null", "w", stderr)) _exit(9);
         for (int &x : data) x = 0;
-        run(k, blocks);
+        f();
         _exit(shim_races() ? 1 : 0);
     }
     waitpid(pid, &st, 0);
     return WIFEXITED(st) ? WEXITSTATUS(st) : -1;
+}
+
+/* Queues kernels: f first_k; n or N next_k, which may start early (n) or not (N); c a copy. */
+template <int DOES> static int outcome_of(const char *queue)
+{
+    return outcome([queue] {
+        int other[1];
+        for (const char *p = queue; *p; p++) {
+            auto k = *p == 'f' ? first_k : next_k<DOES>;
+            if (*p == 'c') cudaMemcpyAsync(other, data, sizeof other, cudaMemcpyDeviceToDevice, NULL);
+            else launch_as(*p == 'n', k, dim3(1), dim3(N), 0, NULL, data);
+        }
+    });
+}
+
+static void test_dependent()
+{
+    static const struct {
+        const char *name;
+        int (*run)(const char *);
+        const char *queue;
+        int want;
+    } cases[] = {
+        {"a constant before the wait", outcome_of<WAITED | CONSTANT>, "fnn", 0},
+        {"no wait", outcome_of<0>, "fn", SHIM_EXIT},
+        {"no wait in some threads", outcome_of<WAITED | HALF>, "fn", SHIM_EXIT},
+        {"no wait in an ordinary launch", outcome_of<0>, "fN", 0},
+        {"a read before the wait", outcome_of<WAITED | READ>, "fn", 1},
+        {"a read before the wait in an ordinary launch", outcome_of<WAITED | READ>, "fN", 0},
+        {"a write before the wait", outcome_of<WAITED | WRITE>, "fn", 1},
+        {"a read of what the last launch but one wrote", outcome_of<WAITED | READ>, "fnn", 1},
+        {"a read of what a launch before an ordinary one wrote", outcome_of<WAITED | READ>, "fNn", 0},
+        {"a write over what the ordinary one before wrote", outcome_of<WAITED | WRITE>, "Nn", 1},
+        {"a read after a copy", outcome_of<WAITED | READ>, "fcn", 0},
+        {"a read two launches after a copy", outcome_of<WAITED | READ>, "fcnn", 0},
+    };
+    for (auto &c : cases) is_int(c.run(c.queue), c.want, "early start: %s", c.name);
 }
 
 /* ---- ptx.h ---- */
@@ -336,7 +394,8 @@ int main()
         ok(run(right_k, 2) && data[N] == N - 2 + 1 + 16 && data[1] == N - 1 + 16, "values, order %d", (int)seed);
     }
     shim_seed(0);
-    for (auto &c : cases) is_int(outcome(c.kernel, c.blocks), c.want, "%s", c.name);
+    for (auto &c : cases) is_int(outcome([&c] { run(c.kernel, c.blocks); }), c.want, "%s", c.name);
+    test_dependent();
     ok(launch(counts_k, dim3(1), dim3(1025), 0, NULL, data) != cudaSuccess, "1025 threads are refused");
     ok(launch(counts_k, dim3(0), dim3(32), 0, NULL, data) != cudaSuccess, "an empty grid is refused");
     ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) == cudaSuccess, "49 KiB are asked for");
