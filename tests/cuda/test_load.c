@@ -126,7 +126,9 @@ static uint64_t hash_joined(const joined_case *c, const char *on, size_t *n)
     *n = 0;
     if (!is_ok(backend_open(&s.be, &o, &e), &e, "%s", on)) exit(1);
     const size_t before = shim_held();
-    if (!is_ok(open_joined(&m, &of, c, s.be, &e), &e, "%s in %s on %s", c->path, dtype_name(c->held), on)) exit(1);
+    if (!is_ok(open_joined(&m, &of, c, s.be, &e), &e, "%s in %s on %s", c->path,
+               c->held == DT_COUNT ? "its type" : dtype_name(c->held), on))
+        exit(1);
     if (s.be->ops->imports_copy)
         is_int((long long)(shim_held() - before), (long long)(m->weight_bytes + (of ? of->weight_bytes : 0)),
                "  its weights take what the plan says");
