@@ -67,6 +67,15 @@ run $base -n 300 --temp 0 --attn "full:decode=$kernel"
 check "a run that measures both kernels has the text of the one it took ($kernel)" cmp -s "$tmp/out" "$tmp/drafted"
 run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --attn full:decode=tiles --draft ngram
 err_has "| decode=tiles" "the statistics have the kernel"
+run $base -n 11 --temp 0 --attn full:decode=tiles --save "$tmp/s.kv"
+for by in "" "--draft ngram:adapt=off --threads 3"; do
+    run generate -m "$m" --load "$tmp/s.kv" -p " beginning" -n 19 --temp 0 --quiet --ignore-eos --attn full:decode=tiles $by
+    check "a saved session continues by tiles $by" test "$status" -eq 0 -a -s "$tmp/out"
+    cp "$tmp/out" "$tmp/continued${by:+2}"
+done
+check "with and without drafts alike" cmp -s "$tmp/continued" "$tmp/continued2"
+run generate -m "$m" --load "$tmp/s.kv" -p x -n 2 --quiet --attn full:decode=rows
+is_refusal 1 "a session of full with decode=tiles, expected decode=rows" "but not by the other kernel"
 run $base -n 2 --attn full:decode=tiles --kv f32
 is_refusal 1 "full:decode=tiles: tiles need keys and values of f16 or bf16, not f32; use decode=rows" "rows that tiles do not take"
 run $base -n 2 --draft fier:decode=tiles
