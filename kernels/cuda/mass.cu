@@ -181,7 +181,7 @@ static __device__ mass_state find_bin(const tally &t, mass_state s, float p, sea
     int64_t before = warp_before(mass, &all), above = warp_before(n, &count);
     before += block_before(all, r->room, &all);
     above += block_before(count, r->room, &count);
-    u64 want = s.want ? s.want : (u64)ceil((double)p * (double)all);
+    u64 want = s.want ? s.want : (u64)ceil((double)p * (double)(u64)all);
     for (int b = first; b < first + per; b++) {
         u64 sum = sum_of(t, b), from = (u64)before;
         if (from < want && from + sum >= want) /* true in one thread */
