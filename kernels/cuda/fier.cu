@@ -162,10 +162,10 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
 
 /* ---- scores ---- */
 
-/* Returns x (127 / most), rounded to nearest, within [least, 127]. NaN becomes least. */
-static __device__ __forceinline__ int whole(float x, float most, float least)
+/* Returns x by, rounded to nearest, within [least, 127]. NaN becomes least. */
+static __device__ __forceinline__ int whole(float x, float by, float least)
 {
-    float v = __fmul_rn(x, __fdiv_rn(127, most));
+    float v = __fmul_rn(x, by);
     v = v > least ? v : least;
     v = v < 127 ? v : 127;
     return (int)rintf(v);
@@ -278,13 +278,20 @@ template <class T, int G> struct float_sums {
     }
 };
 
+/* Returns the byte of channel c of a word: bytes 4 t .. 4 t + 3 are for channels t, t + 8, t + 16 and t + 24, so that
+ * one shift moves their bits to the tops of four bytes. */
+static __device__ __forceinline__ int byte_of(int c)
+{
+    return c % 8 * 4 + c / 8;
+}
+
 /* The same in integers, on tensor cores: levels u_c of the channels whose bits are set, at most 127, times queries p_c
  * of at most 127. The sums are exact. A warp has its 32 tokens as rows, and up to 8 queries as columns. */
 template <class T, int G> struct whole_sums {
     const ones &x;
-    unsigned *u;          /* [words][8]: u of 4 channels each, of a warp's group */
-    const unsigned *p;    /* [n][words][8]: p of the current queries */
-    const float *largest; /* [n] their largest channels */
+    unsigned *u;       /* [words][8]: u of 4 channels each (byte_of), of a warp's group */
+    const unsigned *p; /* [n][words][8]: p of the current queries */
+    const float *unit; /* [n] values of 1 in them */
     float a[G], most;
 
     __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
@@ -300,19 +307,14 @@ template <class T, int G> struct whole_sums {
             if (span[w] > most) most = span[w];
         }
         most = warp_max(most);
+        const float by = __fdiv_rn(127, most);
 #pragma unroll
         for (int w = 0; w < MOST_WORDS; w++)
             if (w < x.words)
-                ((unsigned char *)u)[w * WORD + lane] =
-                    (unsigned char)(w * WORD + lane < x.dim ? whole(span[w], most, 0) : 0);
+                ((unsigned char *)u)[w * WORD + byte_of(lane)] =
+                    (unsigned char)(w * WORD + lane < x.dim ? whole(span[w], by, 0) : 0);
         products_of<T, G>(a, lo, q, n, x.dim);
         __syncwarp();
-    }
-
-    /* Returns the bytes of v whose bits are set. */
-    static __device__ __forceinline__ unsigned where(unsigned bits, unsigned v)
-    {
-        return ((bits & 15) * 0x00204081u & 0x01010101u) * 255 & v;
     }
 
     /* Writes s, the scores of this lane's token if it is in the group; word: the warp's words, [words][WORD]. */
@@ -324,13 +326,11 @@ template <class T, int G> struct whole_sums {
             const unsigned b[2] = {query[8 * w], query[8 * w + 4]}, lo = u[8 * w + t], hi = u[8 * w + 4 + t];
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
-                int d[4];
-                unsigned upper = word[w * WORD + 16 * tile + lane / 4] >> 4 * t;
-                unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] >> 4 * t;
-                unsigned rows[4] = {where(upper, lo), where(lower, lo), where(upper >> 16, hi), where(lower >> 16, hi)};
-                mma_bytes(d, rows, b, 0);
-#pragma unroll
-                for (int i = 0; i < 4; i++) sum[tile][i] += d[i];
+                const unsigned upper = word[w * WORD + 16 * tile + lane / 4] << (3 - t);
+                const unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] << (3 - t);
+                const unsigned rows[4] = {top_bits(upper << 4) & lo, top_bits(lower << 4) & lo, top_bits(upper) & hi,
+                                          top_bits(lower) & hi};
+                mma_bytes(sum[tile], rows, b);
             }
         }
         /* A lane has four tokens, 8 apart, of two queries. */
@@ -342,15 +342,15 @@ template <class T, int G> struct whole_sums {
                 int other = __shfl_sync(ALL_LANES, sum[r / 2][r % 2 * 2 + g % 2], lane % 8 * 4 + g / 2);
                 if (r == lane / 8) mine_of = other;
             }
-            float scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest[min(g, n - 1)], 127));
+            float scale = __fmul_rn(__fdiv_rn(most, 127), unit[min(g, n - 1)]);
             if (mine) s[g] = __fadd_rn(a[g], __fmul_rn((float)mine_of, scale));
         }
     }
 };
 
-/* Quantizes queries [group][dim] to 8 bits and finds the largest channel of each. Each warp processes one query after
- * another. */
-static __device__ __forceinline__ void round_queries(signed char *p, float *largest, const float *q, int group,
+/* Quantizes queries [group][dim] to 8 bits, in the order of byte_of; unit: values of 1. Each warp processes one query
+ * after another. */
+static __device__ __forceinline__ void round_queries(signed char *p, float *unit, const float *q, int group,
                                                      const ones &x)
 {
     int lane = threadIdx.x % 32, channels = x.words * WORD;
@@ -359,9 +359,11 @@ static __device__ __forceinline__ void round_queries(signed char *p, float *larg
         for (int c = lane; c < x.dim; c += 32)
             if (fabsf(q[h * x.dim + c]) > most) most = fabsf(q[h * x.dim + c]);
         most = warp_max(most);
+        const float by = __fdiv_rn(127, most);
         for (int c = lane; c < channels; c += 32)
-            p[h * channels + c] = (signed char)(c < x.dim ? whole(q[h * x.dim + c], most, -127) : 0);
-        if (lane == 0) largest[h] = most;
+            p[h * channels + c - lane + byte_of(lane)] =
+                (signed char)(c < x.dim ? whole(q[h * x.dim + c], by, -127) : 0);
+        if (lane == 0) unit[h] = __fdiv_rn(most, 127);
     }
 }
 
@@ -419,17 +421,17 @@ template <class F> static __device__ __forceinline__ void by_groups(const ones &
 }
 
 /* Layout of the shared memory of the scores, in 4-byte words: queries; for bytes also the quantized queries and their
- * largest channels; then, per warp, tables of a group of tokens, and the words of the tokens. */
+ * units; then, per warp, tables of a group of tokens, and the words of the tokens. */
 typedef struct {
-    int rounded, largest, first, per_warp, words, all;
+    int rounded, unit, first, per_warp, words, all;
 } score_room;
 
 static __host__ __device__ __forceinline__ score_room score_room_of(const ones &x, int group, int step)
 {
     score_room r;
     r.rounded = (group * x.dim + 3) / 4 * 4;
-    r.largest = r.rounded + (x.bytes ? group * x.words * 8 : 0);
-    r.first = (r.largest + (x.bytes ? group : 0) + 3) / 4 * 4;
+    r.unit = r.rounded + (x.bytes ? group * x.words * 8 : 0);
+    r.first = (r.unit + (x.bytes ? group : 0) + 3) / 4 * 4;
     r.per_warp = x.bytes ? x.words * 8 : 4 * step;
     r.words = r.first + VOTE_WARPS * r.per_warp;
     r.all = r.words + VOTE_WARPS * x.words * WORD;
@@ -495,7 +497,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
     for (int i = threadIdx.x; i < group * x.dim; i += VOTE_ITEMS) mine[i] = j.q[(size_t)blockIdx.y * group * x.dim + i];
     __syncthreads();
     if (BYTES) {
-        round_queries((signed char *)(mine + at.rounded), mine + at.largest, mine, group, x);
+        round_queries((signed char *)(mine + at.rounded), mine + at.unit, mine, group, x);
         __syncthreads();
     }
     for (int h = 0; h < group; h += G) {
@@ -508,7 +510,7 @@ static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
             whole_sums<T, G> t = {x,
                                   (unsigned *)mine + at.first + warp * at.per_warp,
                                   (const unsigned *)mine + at.rounded + h * x.words * 8,
-                                  mine + at.largest + h,
+                                  mine + at.unit + h,
                                   {},
                                   0};
             by_groups(x, l, [&](bool in_group, size_t now) {

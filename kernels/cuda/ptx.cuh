@@ -73,6 +73,23 @@ static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
 }
 
+/* Computes d += a b of signed bytes. */
+static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2])
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Returns 255 for each byte whose top bit is set, and 0 for the others. */
+static __device__ __forceinline__ unsigned top_bits(unsigned x)
+{
+    unsigned mask;
+    asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(mask) : "r"(x));
+    return mask;
+}
+
 /* Loads 16, 8 or 4 bytes that are read once; v is unchanged if inside is false. volatile keeps these loads in order,
  * before the first use of any. */
 static __device__ __forceinline__ void load_stream(uint4 &v, const void *p, bool inside)

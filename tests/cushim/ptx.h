@@ -53,6 +53,15 @@ static inline void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2],
     shim_mma(d, a, b, SHIM_MMA_S8, f, l);
 }
 
+static inline void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], SHIM_HERE)
+{
+    shim_mma(d, a, b, SHIM_MMA_S8, f, l);
+}
+static inline unsigned top_bits(unsigned x)
+{
+    return (x >> 7 & 0x01010101) * 255;
+}
+
 template <class T> void load_stream(T &v, const void *p, bool inside)
 {
     if (inside) v = *(const T *)p;
