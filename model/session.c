@@ -121,10 +121,11 @@ status session_longest(int64_t *n, const model *m, const decoder_options *o, con
 static status reserve(decoder *d, int64_t n_tokens, err *e)
 {
     const model_config *c = &d->m->config;
+    const int widths[] = {c->hidden, c->ffn, c->expert_ffn, c->shared_ffn};
     int width = c->n_heads * c->head_dim;
     if (!d->be->ops->reserve) return ST_OK;
-    if (c->hidden > width) width = c->hidden;
-    if (c->ffn > width) width = c->ffn;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i] > width) width = widths[i];
     const step_size most = {.rows = d->opt.max_batch > d->opt.verify ? d->opt.max_batch : d->opt.verify,
                             .n_heads = (size_t)c->n_heads,
                             .head_dim = (size_t)c->head_dim,

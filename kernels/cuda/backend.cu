@@ -176,7 +176,8 @@ status cuda_reserve(backend *be, const step_size *s, err *e)
     cuda_room(be, &c->lse, c->most_jobs * s->n_heads, sizeof(float), "votes");
     size_t steps = 2 * s->rows * s->width, prompts = cuda_linear_room(s->prompt_rows, s->width, s->exact);
     if (be->fault.code == ST_OK) cuda_room(be, &c->rounded, max(steps, prompts), sizeof(float), "rounded activations");
-    if (be->fault.code == ST_OK) cuda_room(be, &c->scales, 2 * s->prompt_rows, sizeof(float), "scales");
+    size_t scales = 2 * max(s->rows, s->prompt_rows);
+    if (be->fault.code == ST_OK) cuda_room(be, &c->scales, scales, sizeof(float), "scales");
     return cuda_reserved(be, e);
 }
 
