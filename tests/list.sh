@@ -72,7 +72,8 @@ all() {
     for f in tests/fuzz/fuzz_*.c; do
         echo "$(without_c "$f" | tr / _)_LDFLAGS = \$(fuzz_ldflags)"
     done
-    programs EXTRA_DIST tests/unit/*.h tests/cuda/*.h tests/cli/*.sh
+    # shellcheck disable=SC2046
+    programs EXTRA_DIST tests/unit/*.h tests/cuda/*.h tests/cli/*.sh $(find tests/cli/fake_torch -name "*.py" | LC_ALL=C sort)
     echo 'if CUSHIM'
     variants shim shim_libs -DCUDA_SHIM
     echo 'if CURACE'
